@@ -2,7 +2,6 @@
 #![forbid(unsafe_code)]
 
 use interop::nvme::{DISCOVERY, DNR, NvmeEntry, NvmeHostName, RawController};
-use interop::routed::until;
 use interop::{Server, TARGET, lunar_bin};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
@@ -109,6 +108,12 @@ fn changed(it: &mut RawController, waiting: u16) {
     it.admin.execute(&NvmeEntry::log(CHANGED, 4096), &[]).good();
 }
 
+/// Bytes of a namespace with blocks of 512 bytes, as Identify shows them.
+fn size(it: &mut RawController, nsid: u32) -> u64 {
+    let page = it.admin.execute(&NvmeEntry::identify(0, nsid), &[]).good();
+    u64::from_le_bytes(page[..8].try_into().expect("8 bytes")) * 512
+}
+
 #[test]
 fn namespaces_come_and_go_while_a_host_is_connected() {
     let mut admin = Administrator::new();
@@ -135,11 +140,12 @@ fn namespaces_come_and_go_while_a_host_is_connected() {
     assert_eq!(rows.len(), 3, "{list}");
     assert_eq!(rows[2][..4], [NQN, "5", "null", &format!("lun:{TARGET}/7")], "{list}");
     admin.does(&format!("namespace resize {NQN} 2 2MiB"));
+    // A host sees the new size when the command has ended.
+    assert_eq!(size(&mut host, 2), 2 << 20);
     admin.does(&format!("namespace resize {NQN} 5 3MiB"));
-    until("hosts see the new sizes", || {
-        let of = |nsid: u16| admin.json(&format!("namespace show {NQN} {nsid}"))["capacity_bytes"].clone();
-        (of(2) == 2 << 20 && of(5) == 3 << 20).then_some(())
-    });
+    assert_eq!(size(&mut host, 5), 3 << 20);
+    let shown = |nsid: u16| admin.json(&format!("namespace show {NQN} {nsid}"))["capacity_bytes"].clone();
+    assert_eq!([shown(2), shown(5)], [2 << 20, 3 << 20]);
 
     let err = admin.fails(&format!("lun remove {TARGET} 7"), IN_USE);
     assert!(err.contains(&format!("LUN 7 of {TARGET} is in use by namespace 5 of {NQN}")), "{err}");
@@ -164,6 +170,56 @@ fn namespaces_come_and_go_while_a_host_is_connected() {
         (&json!("api"), &json!(2 << 20)),
         "{kept}"
     );
+}
+
+const UUID: &str = "f81d4fae-7dec-11d0-a765-00a0c91e6bf6";
+const OTHER_UUID: &str = "f81d4fae-7dec-11d0-a765-00a0c91e6bf7";
+const NGUID: &str = "0123456789abcdef0123456789abcdef";
+const EUI64: &str = "fedcba9876543210";
+
+/// EUI64, NGUID and UUID as Identify shows them: the first two twice.
+fn identifiers(it: &mut RawController, nsid: u32) -> [String; 5] {
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let page = it.admin.execute(&NvmeEntry::identify(0, nsid), &[]).good();
+    let list = it.admin.execute(&NvmeEntry::identify(3, nsid), &[]).good();
+    assert_eq!(
+        (&list[..4], &list[12..16], &list[32..36]),
+        (&[1, 8, 0, 0][..], &[2, 16, 0, 0][..], &[3, 16, 0, 0][..])
+    );
+    [&page[120..128], &list[4..12], &page[104..120], &list[16..32], &list[36..52]].map(hex)
+}
+
+#[test]
+fn identifiers_of_namespaces_can_be_set() {
+    let admin = Administrator::new();
+    let ids = format!("uuid={UUID} nguid=eui.{NGUID} eui64={EUI64}");
+    admin.does(&format!("namespace add {NQN} memory:1M --nsid 2 {ids}"));
+    admin.does(&format!("lun add {TARGET} null:1M --lun 7"));
+    let shared = format!("namespace add {NQN} lun:{TARGET}/7 --nsid 3");
+    let err = admin.fails(&format!("{shared} uuid={UUID}"), 1);
+    assert!(err.contains(&format!("identifier UUID {UUID} is given twice")), "{err}");
+    let err = admin.fails(&format!("{shared} eui64=0000000000000000"), 1);
+    assert!(err.contains("cannot be an EUI64: zeros mean none"), "{err}");
+    admin.does(&format!("{shared} uuid={OTHER_UUID} eui64=1{}", &EUI64[1..]));
+
+    let mut host = controller(&admin, NQN);
+    let uuid = UUID.replace('-', "");
+    assert_eq!(identifiers(&mut host, 2), [EUI64, EUI64, NGUID, NGUID, &uuid]);
+    assert_eq!(identifiers(&mut host, 3)[4], OTHER_UUID.replace('-', ""));
+    let show = admin.json(&format!("namespace show {NQN} 2"));
+    assert_eq!((&show["config"]["uuid"], &show["config"]["eui64"]), (&json!(UUID), &json!(EUI64)), "{show}");
+
+    let change = format!("namespace set {NQN} 2 nguid=f{}", &NGUID[1..]);
+    let err = admin.fails(&change, IN_USE);
+    assert!(err.contains(&format!("namespace 2 of {NQN} is in use by ")), "{err}");
+    let waiting = host.admin.submit(&NvmeEntry::event(), &[]);
+    let out = admin.does(&format!("{change} --force"));
+    assert!(out.contains(&format!("namespace 2: nguid from {NGUID} to f{}", &NGUID[1..])), "{out}");
+    changed(&mut host, waiting);
+    assert_eq!(identifiers(&mut host, 2)[2..4], [format!("f{}", &NGUID[1..]), format!("f{}", &NGUID[1..])]);
+    // Without its key, an identifier is derived again.
+    admin.does(&format!("namespace set {NQN} 3 uuid= --force"));
+    assert_ne!(identifiers(&mut host, 3)[4], OTHER_UUID.replace('-', ""));
 }
 
 #[test]

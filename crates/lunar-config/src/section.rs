@@ -24,12 +24,14 @@ pub struct Section<'a> {
     known: Vec<&'static str>,
     /// Former keys, each with the key that replaced it.
     renamed: &'static [(&'static str, &'static str)],
+    /// Keys that further calls do not find.
+    hidden: Vec<&'static str>,
 }
 
 impl<'a> Section<'a> {
     /// Reads a table.
     pub fn of(name: &'static str, table: &'a DeTable<'a>, at: Range<usize>) -> Section<'a> {
-        Section { name, at, table: Some(table), known: Vec::new(), renamed: &[] }
+        Section { name, at, table: Some(table), known: Vec::new(), renamed: &[], hidden: Vec::new() }
     }
 
     /// The value of a key.
@@ -37,7 +39,12 @@ impl<'a> Section<'a> {
         if !self.known.contains(&key) {
             self.known.push(key);
         }
-        self.table?.get(key)
+        self.table.filter(|_| !self.hidden.contains(&key))?.get(key)
+    }
+
+    /// Hides a key that was read, so that a call for another key of the same name does not find it.
+    pub fn hide(&mut self, key: &'static str) {
+        self.hidden.push(key);
     }
 
     /// Reports that a key is missing.
@@ -195,7 +202,14 @@ impl<'a> Section<'a> {
 
     /// A nested table, or an empty one with its defaults.
     pub fn section(&mut self, p: &mut Diagnostics<'_>, key: &'static str, name: &'static str) -> Section<'a> {
-        let nothing = Section { name, at: self.at.clone(), table: None, known: Vec::new(), renamed: &[] };
+        let nothing = Section {
+            name,
+            at: self.at.clone(),
+            table: None,
+            known: Vec::new(),
+            renamed: &[],
+            hidden: Vec::new(),
+        };
         let Some(value) = self.find(key) else { return nothing };
         match value.get_ref().as_table() {
             Some(table) => Section::of(name, table, value.span()),

@@ -132,6 +132,7 @@ fn config() -> Result<TargetConfig, Box<dyn Error>> {
         awaited: Default::default(),
         instances: Default::default(),
         text_keys: TextKeyHandler::default(),
+        tls_identities: Default::default(),
     })
 }
 

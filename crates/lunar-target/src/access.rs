@@ -1,7 +1,8 @@
 //! Access control: which initiators may log in, how they authenticate, and which LUNs they see.
 
 use crate::config::{
-    AccessRule, ChapAccount, DiscoveryConfig, IpNetwork, NvmeSecret, NvmeTlsKey, TargetConfig, TargetNode,
+    AccessRule, ChapAccount, DiscoveryConfig, GivenNamespaceIds, IpNetwork, NvmeSecret, NvmeTlsKey,
+    TargetConfig, TargetNode,
 };
 use crate::session_info::{Addresses, SessionInfo};
 use crate::{LogicalUnit, LoginError};
@@ -21,6 +22,8 @@ pub struct LunEntry {
     pub read_only: bool,
     /// Whether the target sends asynchronous SCSI events.
     pub aen: bool,
+    /// The identifiers that are given to it as a namespace.
+    pub given_ids: GivenNamespaceIds,
 }
 
 /// The logical unit of each LUN that an initiator sees, by the initiator's LUN numbers.
@@ -143,8 +146,11 @@ impl LoginContext {
 fn lun_map(target: &TargetNode, entry: Option<&AccessRule>) -> LunMap {
     let is_read_only = |seen: u16| entry.is_some_and(|a| a.read_only || a.read_only_luns.contains(&seen));
     let aen = entry.is_some_and(|a| a.aen);
+    let given_ids =
+        |number: u16| target.subsystem.as_ref().and_then(|own| own.given_ids.get(&number)).copied();
     let visible = |seen: u16, unit: &Arc<LogicalUnit>| {
-        (seen, LunEntry { unit: unit.clone(), read_only: is_read_only(seen), aen })
+        let given_ids = given_ids(seen).unwrap_or_default();
+        (seen, LunEntry { unit: unit.clone(), read_only: is_read_only(seen), aen, given_ids })
     };
     match entry.and_then(|a| a.luns.as_ref()) {
         None => target.luns.iter().map(|(lun, unit)| visible(*lun, unit)).collect(),
@@ -263,13 +269,14 @@ impl LoginContext {
 
     /// The PSKs with this identity, of hosts that may use a subsystem of this portal group.
     pub(crate) fn tls_psks<'a>(&'a self, identity: &'a [u8]) -> impl Iterator<Item = &'a TlsPsk> {
-        let offered =
-            self.config.targets.values().filter(|target| target.portal_groups.contains(&self.group));
-        let hosts = offered.filter_map(|target| Some((target, target.subsystem.as_ref()?)));
-        let keys = hosts.flat_map(|(target, own)| own.tls_keys.iter().map(move |key| (target, key)));
-        keys.flat_map(move |(target, (host, key))| {
-            key.psks(identity).filter(move |_| self.is_visible(target, host))
-        })
+        let TargetConfig { targets, tls_identities, .. } = &*self.config;
+        let key = move |(name, host): &'a (String, String)| {
+            let target = targets.get(name).filter(|target| target.portal_groups.contains(&self.group))?;
+            let key = target.subsystem.as_ref()?.tls_keys.get(host)?;
+            self.is_visible(target, host).then_some(key)
+        };
+        let keys = tls_identities.hosts(targets, identity).iter().filter_map(key);
+        keys.flat_map(move |key| key.psks(identity))
     }
 
     /// A target that admits this initiator, and the rule that applies.

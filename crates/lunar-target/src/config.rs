@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+pub use crate::nvme::identifiers::GivenNamespaceIds;
 use crate::{Instance, LogicalUnit, LoginError};
 use lunar_proto::chap::Algorithm;
 pub use lunar_proto::nvme::auth::DhChapSecret;
@@ -21,7 +22,7 @@ pub use lunar_proto::parameters::AllowedDigests;
 use lunar_proto::parameters::Offer;
 /// The name of every NVMe discovery service.
 pub use lunar_wire::nvme::DISCOVERY_NQN;
-pub use tls_key::NvmeTlsKey;
+pub use tls_key::{NvmeTlsKey, TlsIdentities};
 pub use transports::{PortalProtocol, RdmaProvider, Transports};
 use zeroize::Zeroizing;
 
@@ -48,6 +49,8 @@ pub struct TargetConfig {
     pub instances: BTreeMap<u16, Arc<Instance>>,
     /// Answers to the X-org.lunar. keys in Text Requests.
     pub text_keys: TextKeyHandler,
+    /// The hosts with keys of TLS, which follow from the targets.
+    pub tls_identities: TlsIdentities,
 }
 
 impl TargetConfig {
@@ -267,6 +270,8 @@ pub struct SubsystemSettings {
     pub secret: Option<NvmeSecret>,
     /// The keys of hosts that must use TLS, by NQN.
     pub tls_keys: BTreeMap<String, NvmeTlsKey>,
+    /// The identifiers that are given to namespaces, by NSID.
+    pub given_ids: BTreeMap<u16, GivenNamespaceIds>,
 }
 
 /// A secret for DH-HMAC-CHAP.
@@ -313,6 +318,7 @@ impl SubsystemSettings {
             hosts: BTreeMap::new(),
             secret: None,
             tls_keys: BTreeMap::new(),
+            given_ids: BTreeMap::new(),
         }
     }
 

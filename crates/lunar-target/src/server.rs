@@ -238,6 +238,15 @@ impl TargetServer {
             .send_each(|info| self.shared.end_of_stranded((&before.0, &before.1), &config, info));
     }
 
+    /// Looks at the size of the medium of a logical unit now, and not only at the next of its regular checks. When this returns,
+    /// hosts that ask for the size get the new one.
+    pub fn look_at_medium(&self, target: &str, number: u16) {
+        let config = self.shared.config();
+        if let Some(unit) = config.targets.get(target).and_then(|target| target.luns.get(&number)) {
+            check_size(&self.shared, (target, number), unit);
+        }
+    }
+
     /// Asks the sessions of a SCSI routing instance to log out after their commands have ended, and ends those that
     /// do not. Controllers of subsystems with its LUNs end when their commands have ended. This function does not wait.
     pub fn dismiss(&self, instance: &str) {
@@ -340,10 +349,14 @@ fn check_media(shared: &ServerState) {
         }
         let Some(_look) = unit.begin_check() else { continue };
         unit.watch_path(name, *lun);
-        if !unit.refresh() {
-            continue;
-        }
-        unit.log_size(name, *lun);
+        check_size(shared, (name, *lun), unit);
+    }
+}
+
+/// Reports a changed size of a medium to hosts, and logs it.
+fn check_size(shared: &ServerState, (name, lun): (&str, u16), unit: &Arc<LogicalUnit>) {
+    if unit.refresh() {
+        unit.log_size(name, lun);
         shared.registry.send_each(|_| Some(SessionMessage::Attention(unit.clone())));
     }
 }

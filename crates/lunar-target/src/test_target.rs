@@ -248,5 +248,6 @@ pub fn config() -> TargetConfig {
         awaited: Default::default(),
         instances: Default::default(),
         text_keys: TextKeyHandler::default(),
+        tls_identities: Default::default(),
     }
 }

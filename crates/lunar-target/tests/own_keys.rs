@@ -116,6 +116,7 @@ fn serve(answers: TextKeyHandler) -> TargetServer {
         awaited: Default::default(),
         instances: Default::default(),
         text_keys: answers,
+        tls_identities: Default::default(),
     };
     TargetServer::start(config, &[0]).expect("a server")
 }

@@ -123,6 +123,7 @@ fn serve() -> TargetServer {
         awaited: Default::default(),
         instances: Default::default(),
         text_keys: TextKeyHandler::default(),
+        tls_identities: Default::default(),
     };
     TargetServer::start(config, &[0]).expect("a server")
 }

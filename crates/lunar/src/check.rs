@@ -9,7 +9,7 @@ use crate::output::{self, count};
 use crate::serve::{cannot_serve, warnings};
 use lunar_admin::rows;
 use lunar_server::config::router::{From, Map, RouterConfig, RouterTarget};
-use lunar_server::config::{self, Config};
+use lunar_server::config::{self, Config, Target};
 use lunar_server::{Diagnostic, ErrorCode, Examined, folders};
 use nix::unistd::User;
 use serde::Serialize;
@@ -26,7 +26,12 @@ pub struct CheckReport {
     file: PathBuf,
     targets: usize,
     luns: usize,
+    /// NVMe subsystems, which do not count as targets.
+    subsystems: usize,
+    /// Namespaces of all subsystems, also those that are LUNs of targets.
+    namespaces: usize,
     portals: usize,
+    /// Access entries of targets.
     access_entries: usize,
     routers: usize,
     /// The user for whom media were checked; null if they were not.
@@ -124,10 +129,14 @@ fn examine_media(config: &Config, file: &Path) -> Result<Examined, Vec<Diagnosti
 impl CheckReport {
     fn new(config: &Config, file: &Path, warnings: Vec<String>) -> CheckReport {
         let Config { targets, portal_groups, routers, .. } = config;
+        let (subsystems, targets): (Vec<&Target>, Vec<&Target>) =
+            targets.iter().partition(|target| target.subsystem.is_some());
         CheckReport {
             file: file.into(),
             targets: targets.len(),
-            luns: targets.iter().map(|target| target.luns.len()).sum(),
+            luns: targets.iter().map(|target| target.disks()).sum(),
+            subsystems: subsystems.len(),
+            namespaces: subsystems.iter().map(|subsystem| subsystem.disks()).sum(),
             portals: portal_groups.iter().map(|group| group.portals.len()).sum(),
             access_entries: targets.iter().map(|target| target.access.len()).sum(),
             routers: routers.len(),
@@ -139,12 +148,11 @@ impl CheckReport {
     fn counts(&self) -> String {
         let entries = self.access_entries;
         let access = if entries == 1 { "1 access entry".into() } else { format!("{entries} access entries") };
-        let mut parts = vec![
-            count(self.targets, "target"),
-            count(self.luns, "LUN"),
-            count(self.portals, "portal"),
-            access,
-        ];
+        let mut parts = vec![count(self.targets, "target"), count(self.luns, "LUN")];
+        if self.subsystems > 0 {
+            parts.extend([count(self.subsystems, "subsystem"), count(self.namespaces, "namespace")]);
+        }
+        parts.extend([count(self.portals, "portal"), access]);
         if self.routers > 0 {
             parts.push(count(self.routers, "router"));
         }
@@ -219,6 +227,23 @@ r1      lun          iqn.2026-11.org.example:c  0 = b/3, 7 = c                  
 ";
         assert_eq!(table(source), wanted);
         assert_eq!(table("[[target]]\nname = \"iqn.2026-11.org.example:t\"\n"), "");
+    }
+
+    #[test]
+    fn subsystems_are_no_targets() {
+        let target = "[[target]]\nname = \"iqn.2026-11.org.example:t\"\n\
+            [[target.lun]]\nlun = 0\nbackend = \"null\"\nsize = \"1G\"\n";
+        let subsystem = "[[subsystem]]\nnqn = \"nqn.2026-11.org.example:s\"\nread_only = true\n\
+            [[subsystem.namespace]]\nnsid = 1\ntarget = \"iqn.2026-11.org.example:t\"\nlun = 0\n\
+            [[subsystem.namespace]]\nnsid = 2\nbackend = \"null\"\nsize = \"1G\"\n";
+        let counts = |source: &str| {
+            let config =
+                config::parse(source, "t.toml".as_ref()).map_err(|list| list[0].to_string()).unwrap();
+            CheckReport::new(&config, "t.toml".as_ref(), Vec::new()).counts()
+        };
+        assert_eq!(counts(target), "1 target, 1 LUN, 1 portal, 0 access entries");
+        let both = "1 target, 1 LUN, 1 subsystem, 2 namespaces, 1 portal, 0 access entries";
+        assert_eq!(counts(&format!("{target}{subsystem}")), both);
     }
 
     #[test]

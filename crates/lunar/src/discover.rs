@@ -4,7 +4,7 @@ use crate::client::{self, ClientArgs, json_list, run};
 use crate::exit::{Exit, Failure};
 use crate::output;
 use clap::Args;
-use lunar_initiator::nvme::discovery::{self, DiscoveryEntry, DiscoveryKind, TransportKind};
+use lunar_initiator::nvme::discovery::{self, DiscoveryEntry, DiscoveryKind, SecureChannel, TransportKind};
 use lunar_initiator::nvme::{self, NvmeUrl, SubsystemAddress};
 use lunar_initiator::{DiscoveredTarget, Portal};
 use serde::Serialize;
@@ -22,7 +22,7 @@ Examples:
 
 Output: one line per target and portal, ADDRESS:PORT,TAG TARGET. Discovery does not report the transport of a
 portal: a portal that accepts only iSER is listed like the others. With nvme://, a target is a subsystem, TAG is the identifier
-of its port, and the default port is 8009.";
+of its port, and the default port is 8009. TLS behind it shows that hosts must use TLS at the portal.";
 
 /// Arguments of `lunar discover`.
 #[derive(Args, Debug)]
@@ -52,6 +52,8 @@ pub struct PortalEntry {
     pub host: String,
     pub port: u16,
     pub tag: Option<u16>,
+    /// Whether NVMe hosts must use TLS there; null for iSCSI, whose discovery does not report it.
+    pub tls_required: Option<bool>,
 }
 
 /// The text to print.
@@ -119,7 +121,9 @@ pub fn subsystems(found: Vec<DiscoveryEntry>) -> Vec<TargetEntry> {
         match (one.kind, one.transport, port) {
             (DiscoveryKind::Current, ..) => {}
             (DiscoveryKind::Subsystem, TransportKind::Tcp, Some(port)) => {
-                let portal = PortalEntry { host: one.address.trim().into(), port, tag: Some(one.port) };
+                let tls_required = Some(requires_tls(one.secure, one.security));
+                let host = one.address.trim().into();
+                let portal = PortalEntry { host, port, tag: Some(one.port), tls_required };
                 match targets.iter_mut().find(|target| target.target == name) {
                     Some(target) => target.portals.push(portal),
                     None => targets.push(TargetEntry { target: name, portals: vec![portal] }),
@@ -132,6 +136,15 @@ pub fn subsystems(found: Vec<DiscoveryEntry>) -> Vec<TargetEntry> {
         }
     }
     targets
+}
+
+/// Whether a portal demands TLS: by TREQ, or else by the security that it has (SECTYPE).
+fn requires_tls(secure: SecureChannel, security: u8) -> bool {
+    match secure {
+        SecureChannel::Required => true,
+        SecureChannel::NotRequired => false,
+        SecureChannel::Unspecified => security != 0,
+    }
 }
 
 /// The error for a portal without targets.
@@ -152,21 +165,27 @@ fn entry(asked: &Portal, found: DiscoveredTarget) -> TargetEntry {
     let mut portals: Vec<PortalEntry> = found
         .addresses
         .into_iter()
-        .map(|p| PortalEntry { host: p.host, port: p.port, tag: p.portal_group_tag })
+        .map(|p| PortalEntry { host: p.host, port: p.port, tag: p.portal_group_tag, tls_required: None })
         .collect();
     if portals.is_empty() {
-        portals.push(PortalEntry { host: asked.host.clone(), port: asked.port, tag: None });
+        portals.push(PortalEntry {
+            host: asked.host.clone(),
+            port: asked.port,
+            tag: None,
+            tls_required: None,
+        });
     }
     TargetEntry { target: found.name, portals }
 }
 
-/// The format of iscsiadm.
+/// The format of iscsiadm. A portal that demands TLS has a word more.
 fn lines(entry: &TargetEntry) -> String {
     let mut text = String::new();
     for place in &entry.portals {
         let portal = Portal { host: place.host.clone(), port: place.port };
         let tag = place.tag.map_or("-1".to_owned(), |tag| tag.to_string());
-        _ = writeln!(text, "{portal},{tag} {}", entry.target);
+        let tls = if place.tls_required == Some(true) { " TLS" } else { "" };
+        _ = writeln!(text, "{portal},{tag} {}{tls}", entry.target);
     }
     text
 }
@@ -174,6 +193,37 @@ fn lines(entry: &TargetEntry) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn portals_of_subsystems_show_whether_they_demand_tls() {
+        let at = |service: &str, secure, security| DiscoveryEntry {
+            transport: TransportKind::Tcp,
+            family: discovery::AddressFamily::V4,
+            kind: DiscoveryKind::Subsystem,
+            secure,
+            without_flow_control: false,
+            port: 1,
+            controller: 0xffff,
+            admin_queue_len: 32,
+            subsystem: discovery::well_known(),
+            address: "192.0.2.1".into(),
+            service: service.into(),
+            security,
+        };
+        let found = subsystems(vec![
+            at("1", SecureChannel::Required, 2),
+            at("2", SecureChannel::NotRequired, 2),
+            at("3", SecureChannel::Unspecified, 2),
+            at("4", SecureChannel::Unspecified, 0),
+        ]);
+        let name = discovery::DISCOVERY_NQN;
+        let line = |port, tls| format!("192.0.2.1:{port},1 {name}{tls}\n");
+        let wanted = [line(1, " TLS"), line(2, ""), line(3, " TLS"), line(4, "")].concat();
+        assert_eq!(found.iter().map(lines).collect::<String>(), wanted);
+        let shown = serde_json::to_value(&found).expect("JSON");
+        let tls = [0, 1].map(|at| shown[0]["portals"][at]["tls_required"].as_bool());
+        assert_eq!(tls, [Some(true), Some(false)], "{shown}");
+    }
 
     #[test]
     fn lines_are_those_of_iscsiadm() {

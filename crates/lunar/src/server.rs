@@ -49,6 +49,9 @@ pub trait TargetServer: Send + Sync + 'static {
     /// Replaces the configuration and the portals.
     fn reload(&self, setup: TargetConfig, portals: PreparedPortals);
 
+    /// Looks at the size of the medium of a LUN or namespace now, so that hosts see it.
+    fn look_at_medium(&self, _target: &str, _number: u16) {}
+
     /// Asks the initiators of a routing instance to log out.
     fn dismiss(&self, instance: &str);
 
@@ -229,6 +232,12 @@ impl TargetServer for RunningServer {
         if let Some(server) = &*self.server() {
             server.reload(setup, portals);
             self.sockets().settle(&server.sockets());
+        }
+    }
+
+    fn look_at_medium(&self, target: &str, number: u16) {
+        if let Some(server) = &*self.server() {
+            server.look_at_medium(target, number);
         }
     }
 

@@ -137,6 +137,10 @@ fn show(api: &ApiState, id: &ObjectId) -> Result<HttpResponse, Box<Problem>> {
     Ok((etag(&view.config().version), Json(view.json(id, object))).into_response())
 }
 
+/// The hint for a target whose name is that of an NVMe subsystem.
+const OF_SUBSYSTEM: &str = "an NQN names a subsystem: lunar subsystem and lunar namespace change it; allowed_hosts or \
+    lunar host admits hosts to it";
+
 fn absent(id: &ObjectId) -> Box<Problem> {
     let list = match id {
         ObjectId::Target(_) => "lunar target list",
@@ -149,7 +153,13 @@ fn absent(id: &ObjectId) -> Box<Problem> {
         ObjectId::Namespace(..) => "lunar namespace list",
         ObjectId::Host(..) => "lunar host list",
     };
-    Problem::not_found(id, &format!("{list} shows those that exist"))
+    let (ObjectId::Target(name) | ObjectId::Lun(name, _) | ObjectId::Access(name, _)) = id else {
+        return Problem::not_found(id, &format!("{list} shows those that exist"));
+    };
+    match name.starts_with("nqn.") {
+        true => Problem::not_found(id, OF_SUBSYSTEM),
+        false => Problem::not_found(id, &format!("{list} shows those that exist")),
+    }
 }
 
 /// Creates an object, or replaces an existing one.

@@ -39,6 +39,10 @@ medium_keys! {
         lun: u16,
         /// Name of a disk that it shows.
         disk: String,
+        /// UUID; derived from the disk if absent. `eui64` is the EUI64 of the namespace.
+        uuid: String,
+        /// NGUID, hexadecimal; derived from the disk if absent.
+        nguid: String,
     }
 }
 
@@ -51,6 +55,10 @@ medium_keys! {
         lun: u16,
         /// Name of a disk that it shows.
         disk: String,
+        /// UUID; derived from the disk if absent. `eui64` is the EUI64 of the namespace.
+        uuid: String,
+        /// NGUID, hexadecimal; derived from the disk if absent.
+        nguid: String,
     }
 }
 

@@ -22,6 +22,7 @@ impl Units {
             awaited: config.awaited.clone(),
             instances: self.instances(config),
             text_keys: self.answers(),
+            tls_identities: Default::default(),
         }
     }
 
@@ -101,8 +102,18 @@ impl Units {
             routed_by: subsystem.map(|subsystem| self.routed_by(subsystem, config)).unwrap_or_default(),
             depth: target.depth,
             subsystem: subsystem.map(
-                |SubsystemConfig { serial, model, hosts, secret, tls_keys, shared: _, is_awaited: _ }| {
+                |SubsystemConfig {
+                     serial,
+                     model,
+                     hosts,
+                     secret,
+                     tls_keys,
+                     given_ids,
+                     shared: _,
+                     is_awaited: _,
+                 }| {
                     SubsystemSettings {
+                        given_ids: given_ids.clone(),
                         hosts: hosts.clone(),
                         secret: secret.clone(),
                         tls_keys: tls_keys.clone(),

@@ -96,6 +96,8 @@ pub(super) struct UniqueValues {
     pub(super) names: UniqueKeys<String>,
     pub(super) serials: UniqueKeys<String>,
     pub(super) designators: UniqueKeys<String>,
+    /// Those of namespaces.
+    pub(super) identifiers: UniqueKeys<String>,
     pub(super) files: UsedFiles,
 }
 
@@ -105,6 +107,7 @@ impl UniqueValues {
             names: UniqueKeys::new("target"),
             serials: UniqueKeys::new("serial number"),
             designators: UniqueKeys::new("designator"),
+            identifiers: UniqueKeys::new("identifier"),
             files: UsedFiles::default(),
         }
     }

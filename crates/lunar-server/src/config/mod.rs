@@ -20,6 +20,7 @@ mod gateway;
 mod lax_names;
 mod limits;
 mod lun;
+mod namespace_ids;
 mod portal;
 mod relative_ports;
 mod rollback;
@@ -50,12 +51,13 @@ pub use lax_names::lax_names;
 pub use lun::{Fail, Filter, IdentityKeys, LunConfig, Share, Source};
 pub(crate) use lun::{OneFile, hex, one_name};
 pub(crate) use lunar_config::iscsi_name;
+pub(crate) use namespace_ids::shown_uuid;
 pub use rollback::{TreeRollback, roll_back, tree};
 pub use router::RouterConfig;
 pub use secrets::{SecretUse, certificate_files, secret_uses};
 pub use shown::shown;
 pub use standby::state_left_behind;
-pub use subsystem::{SubsystemConfig, unfit};
+pub use subsystem::{SubsystemConfig, host_nqn, nqn as subsystem_nqn, unfit};
 pub use subsystem_lint::subsystem_lint;
 pub use trial_record::TrialRecord;
 pub use unused::unused;
@@ -67,6 +69,7 @@ use chap::SecretSource;
 use lunar_admin::{Document, ObjectId};
 use lunar_config::{ConfigFile, Diagnostic, Diagnostics, InvalidValue, Section, invalid, number};
 use lunar_runtime::CoreSelection;
+use lunar_target::config::GivenNamespaceIds;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -194,6 +197,11 @@ impl Target {
             Some(_) => ObjectId::Namespace(self.name.clone(), number),
             None => ObjectId::Lun(self.name.clone(), number),
         }
+    }
+
+    /// The identifiers that are given to the namespace with this number.
+    pub fn given_ids(&self, number: u16) -> GivenNamespaceIds {
+        self.subsystem.as_ref().and_then(|own| own.given_ids.get(&number)).copied().unwrap_or_default()
     }
 
     /// The number of its LUNs or namespaces.

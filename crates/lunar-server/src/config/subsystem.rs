@@ -2,16 +2,19 @@
 
 use super::chap::{SecretSource, secret_text, unknown_key};
 use super::lun::{LunConfig, Source, UniqueValues, lun};
+use super::namespace_ids::given_ids;
 use super::router::{Map, Mode};
 use super::target::{Context, tags};
 use super::value::network;
 use super::{RouterConfig, Target, disk};
 use crate::ErrorCode;
+use lunar_block::shell_word;
 use lunar_config::{Diagnostics, InvalidValue, invalid, iscsi_name};
 use lunar_config::{Section, UniqueKeys};
 use lunar_scsi::PeripheralDeviceType;
 use lunar_target::config::{
-    AccessRule, DISCOVERY_NQN, DhChapSecret, MAX_NAMESPACES, NvmeSecret, NvmeTlsKey, TlsKey, check_nqn,
+    AccessRule, DISCOVERY_NQN, DhChapSecret, GivenNamespaceIds, MAX_NAMESPACES, NvmeSecret, NvmeTlsKey,
+    TlsKey, check_nqn,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -27,6 +30,8 @@ pub struct SubsystemConfig {
     pub model: Option<String>,
     /// Namespaces that are LUNs of targets too: target and LUN by NSID.
     pub shared: BTreeMap<u16, (String, u16)>,
+    /// The identifiers that are given to namespaces, by NSID.
+    pub given_ids: BTreeMap<u16, GivenNamespaceIds>,
     /// The secrets of hosts that must authenticate themselves, by NQN.
     pub hosts: BTreeMap<String, NvmeSecret>,
     /// The secret of the subsystem, for hosts that ask for its proof.
@@ -77,7 +82,8 @@ fn subsystem(
     let model = s.parsed(p, "model", |text| ascii(text, 40));
     let portal_groups = tags(p, &mut s, around.tags).unwrap_or_else(|| around.tags.to_vec());
     let offline = s.flag(p, "offline", false);
-    let secret = s.parsed(p, "secret_file", |text| secret_in(text, around));
+    let maker = maker("--nvme=subsystem", name.as_deref());
+    let secret = s.parsed(p, "secret_file", |text| secret_in(text, around, &maker));
     let shown = name.clone().unwrap_or_default();
     // A subsystem without namespaces protects nothing anyway: its hosts can be added, and removed last.
     let has_hosts =
@@ -94,7 +100,7 @@ fn subsystem(
     let secrets = named.iter().filter_map(|(name, host)| Some((name.clone(), host.secret.clone()?)));
     let tls_keys = named.iter().filter_map(|(name, host)| Some((name.clone(), host.tls_key.clone()?)));
     let (hosts, tls_keys) = (secrets.collect(), tls_keys.collect());
-    let (luns, own) = namespaces(p, &mut s, around, unique, &shown);
+    let Namespaces { luns, shared: own, given_ids } = namespaces(p, &mut s, around, unique, &shown);
     s.done(p);
     let refs = own.iter().map(|one| (one.nsid, (one.target.clone(), one.lun))).collect();
     shared.extend(own);
@@ -106,6 +112,7 @@ fn subsystem(
             serial,
             model,
             shared: refs,
+            given_ids,
             hosts,
             secret,
             tls_keys,
@@ -116,11 +123,18 @@ fn subsystem(
 }
 
 /// An NQN of a subsystem.
-fn nqn(text: &str) -> Result<String, InvalidValue> {
+///
+/// # Errors
+/// Its fault.
+pub fn nqn(text: &str) -> Result<String, InvalidValue> {
     let hint = "a name looks like nqn.2026-11.org.example:disks";
     match check_nqn(text) {
         Ok(()) if text == DISCOVERY_NQN => {
             invalid(format!("{text} is the name of the discovery service"), hint)
+        }
+        // It separates the names in an identity of TLS, and words of the commands of hosts.
+        Ok(()) if text.contains(char::is_whitespace) => {
+            invalid(format!("\"{}\" is no usable NQN: the name has a blank", text.escape_debug()), hint)
         }
         Ok(()) => Ok(text.to_owned()),
         Err(why) => invalid(format!("\"{}\" is no NQN: {why}", text.escape_debug()), hint),
@@ -161,7 +175,8 @@ fn hosts(
         }
         let at = s.find("nqn").map(|value| value.span());
         let name = s.parsed(p, "nqn", host_nqn);
-        let secret = s.parsed(p, "secret_file", |text| secret_in(text, around));
+        let by = maker("--nvme", name.as_deref());
+        let secret = s.parsed(p, "secret_file", |text| secret_in(text, around, &by));
         let tls_key = s.parsed(p, "tls_key_file", |text| {
             tls_key_in(text, around, name.as_deref().unwrap_or_default(), subsystem)
         });
@@ -177,7 +192,10 @@ fn hosts(
 }
 
 /// The NQN of a host, which is no pattern.
-fn host_nqn(text: &str) -> Result<String, InvalidValue> {
+///
+/// # Errors
+/// Its fault.
+pub fn host_nqn(text: &str) -> Result<String, InvalidValue> {
     match text.contains(['*', '?']) {
         true => invalid(
             format!("\"{}\" is a pattern", text.escape_debug()),
@@ -205,10 +223,15 @@ fn host_pattern(text: &str) -> Result<String, InvalidValue> {
     }
 }
 
-/// The secret in the file of this path.
-fn secret_in(path: &str, around: &Context<'_>) -> Result<NvmeSecret, InvalidValue> {
+/// The secret in the file of this path. `maker`: the command that makes such a file, without the file.
+fn secret_in(path: &str, around: &Context<'_>, maker: &str) -> Result<NvmeSecret, InvalidValue> {
     let file = super::path(path, around.base)?;
-    Ok(NvmeSecret { secret: secret(&file, around.source)?, file })
+    Ok(NvmeSecret { secret: secret_made_by(&file, around.source, maker)?, file })
+}
+
+/// The command that makes the file of a secret, without the file. `option`: that of `lunar chap add`.
+fn maker(option: &str, nqn: Option<&str>) -> String {
+    format!("lunar chap add {option} {}", nqn.map_or_else(|| "NQN".into(), |nqn| shell_word(nqn.as_ref())))
 }
 
 /// The key of TLS in the file of this path.
@@ -219,8 +242,8 @@ fn tls_key_in(
     subsystem: &str,
 ) -> Result<NvmeTlsKey, InvalidValue> {
     let file = super::path(path, around.base)?;
-    let hint = "make one in a new file: lunar chap add --nvme=tls NQN --output FILE";
-    let key = in_file(&file, around.source, hint, TlsKey::parse, TlsKey::of_key)?;
+    let by = maker("--nvme=tls", Some(host).filter(|host| !host.is_empty()));
+    let key = in_file(&file, around.source, &by, TlsKey::parse, TlsKey::of_key)?;
     // Names with other faults are reported at their own keys.
     let [host, subsystem] = [host, subsystem].map(|name| match check_nqn(name) {
         Ok(()) => name,
@@ -233,27 +256,35 @@ fn tls_key_in(
 
 /// The secret in a file, in the form of nvme-cli.
 pub(super) fn secret(path: &Path, source: SecretSource<'_>) -> Result<DhChapSecret, InvalidValue> {
-    let hint = "make one in a new file: lunar chap add --nvme NQN --output FILE";
-    in_file(path, source, hint, DhChapSecret::parse, DhChapSecret::of_key)
+    secret_made_by(path, source, &maker("--nvme", None))
+}
+
+fn secret_made_by(path: &Path, source: SecretSource<'_>, maker: &str) -> Result<DhChapSecret, InvalidValue> {
+    in_file(path, source, maker, DhChapSecret::parse, DhChapSecret::of_key)
 }
 
 /// The parsed content of a file with a secret; that of `unknown` if the file is not read.
 fn in_file<T, E: std::fmt::Display>(
     path: &Path,
     source: SecretSource<'_>,
-    hint: &'static str,
+    maker: &str,
     parse: fn(&str) -> Result<T, E>,
     unknown: fn([u8; 32]) -> T,
 ) -> Result<T, InvalidValue> {
     let as_missing = |e: InvalidValue| match e.code {
-        ErrorCode::NotFound => InvalidValue { hint: hint.into(), ..e },
+        ErrorCode::NotFound => {
+            let hint = format!("make it: {maker} --output {}", shell_word(path));
+            InvalidValue { hint, ..e }
+        }
         _ => e,
     };
+    let hint = format!("make one in a new file: {maker} --output FILE");
     let Some(bytes) = secret_text(path, source).map_err(as_missing)? else {
         return Ok(unknown(unknown_key(path)));
     };
-    let fault =
-        |what: &dyn std::fmt::Display| invalid(format!("the secret {}: {what}", path.display()), hint);
+    let fault = |what: &dyn std::fmt::Display| {
+        invalid(format!("the secret {}: {what}", path.display()), hint.clone())
+    };
     let text = str::from_utf8(&bytes).map_err(|_| "it is not UTF-8");
     match text.map(|text| parse(text.trim())) {
         Ok(Ok(secret)) => Ok(secret),
@@ -287,14 +318,25 @@ fn access(
     vec![AccessRule { initiators, networks, deny, read_only, ..AccessRule::default() }]
 }
 
+/// The namespaces of a subsystem.
+#[derive(Default)]
+struct Namespaces {
+    /// Those with a medium of their own or a disk, by NSID.
+    luns: BTreeMap<u16, LunConfig>,
+    /// Those that are LUNs of targets.
+    shared: Vec<NamedLun>,
+    /// The identifiers that are given, by NSID.
+    given_ids: BTreeMap<u16, GivenNamespaceIds>,
+}
+
 fn namespaces(
     p: &mut Diagnostics<'_>,
     s: &mut Section<'_>,
     around: &Context<'_>,
     unique: &mut UniqueValues,
     subsystem: &str,
-) -> (BTreeMap<u16, LunConfig>, Vec<NamedLun>) {
-    let (mut luns, mut shared) = (BTreeMap::new(), Vec::new());
+) -> Namespaces {
+    let mut all = Namespaces::default();
     let mut once = UniqueKeys::new("NSID");
     let mut shown = UniqueKeys::new("disk");
     for mut s in s.sections(p, "namespace", "[[subsystem.namespace]]") {
@@ -304,6 +346,10 @@ fn namespaces(
         let at = s.find("nsid").map(|value| value.span());
         let nsid: Option<u16> = s.number(p, "nsid", 1..=u64::from(MAX_NAMESPACES));
         let is_first = nsid.zip(at).is_some_and(|(nsid, at)| once.first(p, nsid, &at));
+        let given_ids = given_ids(p, &mut s, unique);
+        if let (Some(nsid), true, false) = (nsid, is_first, given_ids == GivenNamespaceIds::default()) {
+            all.given_ids.insert(nsid, given_ids);
+        }
         if let Some(value) = s.find("target") {
             let at = value.span();
             let target = s.parsed(p, "target", iscsi_name);
@@ -312,7 +358,7 @@ fn namespaces(
                 s.missing(p, "lun", "0");
             }
             if let (Some(nsid), Some(target), Some(lun), true) = (nsid, target, lun, is_first) {
-                shared.push(NamedLun { subsystem: subsystem.to_owned(), nsid, target, lun, at });
+                all.shared.push(NamedLun { subsystem: subsystem.to_owned(), nsid, target, lun, at });
             }
             s.done(p);
             continue;
@@ -323,11 +369,11 @@ fn namespaces(
         };
         let what = what.filter(|lun| check(p, &s.at, lun));
         if let (Some(nsid), Some(what), true) = (nsid, what, is_first) {
-            luns.insert(nsid, what);
+            all.luns.insert(nsid, what);
         }
         s.done(p);
     }
-    (luns, shared)
+    all
 }
 
 const COMMANDS: &str = "a device that executes its commands itself cannot be a namespace";
@@ -553,7 +599,8 @@ mod tests {
             ("h", "tls_key_file = \"s.key\"", "the form of a key is NVMeTLSkey-1:HH:BASE64:"),
             ("h", "tls_key_file = \"bad.key\"", "the form of a key"),
             ("h", "tls_key_file = \"none.key\"", "none.key"),
-            ("h h", tls, "a name with a blank has no identity"),
+            ("h h", tls, "the name has a blank"),
+            ("h h", secret, "the name has a blank"),
         ] {
             let fault = load(name, keys).expect_err(expected);
             assert!(fault.contains(expected), "{fault}");
@@ -648,7 +695,19 @@ mod tests {
                 "is a pattern",
             ),
             ("[[subsystem.host]]\nnqn = \"nqn.2026-11.org.example:h\"\n", "secret_file"),
-            ("secret_file = \"nowhere.key\"\n", "lunar chap add --nvme"),
+            (
+                "secret_file = \"nowhere.key\"\n",
+                "hint: make it: lunar chap add --nvme=subsystem nqn.2026-11.org.example:disks --output ",
+            ),
+            (
+                "[[subsystem.host]]\nnqn = \"nqn.2026-11.org.example:h\"\nsecret_file = \"nowhere.key\"\n",
+                "hint: make it: lunar chap add --nvme nqn.2026-11.org.example:h --output ",
+            ),
+            (
+                "[[subsystem.host]]\nnqn = \"nqn.2026-11.org.example:h\"\ntls_key_file = \"nowhere.key\"\n",
+                "hint: make it: lunar chap add --nvme=tls nqn.2026-11.org.example:h --output ",
+            ),
+            ("[[subsystem]]\nnqn = \"nqn.2026-11.org.example:a b\"\n", "the name has a blank"),
             (
                 &format!("secret_file = \"nowhere.key\"\n[[subsystem.namespace]]\nnsid = 1\n{disk}lun = 3\n"),
                 "protects nothing",

@@ -143,6 +143,8 @@ fn example_uncommented_is_good() {
         "id = ",
         "name",
         "nqn",
+        "uuid",
+        "nguid",
         "secret",
     ] {
         text = text.replace(&format!("# {key}"), key);

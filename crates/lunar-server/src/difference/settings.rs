@@ -6,14 +6,15 @@ use crate::config::router::{
 };
 use crate::config::{
     Config, Filter, GatewayConfig, IdentityKeys, LunConfig, ServerConfig, SubsystemConfig, Target, hex,
+    shown_uuid,
 };
 use lunar_api::https::{CredentialFiles, HttpsSettings};
 use lunar_proto::duration;
 use lunar_proto::size;
 use lunar_runtime::CoreSelection;
 use lunar_target::config::{
-    AccessRule, AllowedDigests, ChapAccount, DiscoveryConfig, IpNetwork, LoginRedirect, NvmeSecret,
-    NvmeTlsKey, Portal, PortalGroup, SessionConfig, TargetLimits,
+    AccessRule, AllowedDigests, ChapAccount, DiscoveryConfig, GivenNamespaceIds, IpNetwork, LoginRedirect,
+    NvmeSecret, NvmeTlsKey, Portal, PortalGroup, SessionConfig, TargetLimits,
 };
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -138,9 +139,9 @@ impl ConfigSettings {
         settings.extend(portal_groups.iter().map(group));
         settings.extend(disks.iter().map(|(name, disk)| (ConfigPart::Disk(name.clone()), lun(disk))));
         // A server may have thousands of LUNs, and most changes affect one.
-        let luns: BTreeMap<_, _> = other.targets.iter().map(|one| (&one.name, &*one.luns)).collect();
+        let others: BTreeMap<_, _> = other.targets.iter().map(|one| (&one.name, one)).collect();
         let own = targets.iter().filter(|one| one.router.is_none());
-        own.for_each(|one| target(one, luns.get(&one.name).copied(), &mut settings));
+        own.for_each(|one| target(one, others.get(&one.name).copied(), &mut settings));
         routers.iter().for_each(|one| router(one, &mut settings));
         ConfigSettings(settings)
     }
@@ -317,12 +318,8 @@ fn group(PortalGroup { tag, portals }: &PortalGroup) -> (ConfigPart, Vec<Setting
     (ConfigPart::Group(*tag), vec![setting("portals", list(shown))])
 }
 
-/// The settings of a target and of its LUNs that differ from those of `others`.
-fn target(
-    target: &Target,
-    others: Option<&BTreeMap<u16, LunConfig>>,
-    settings: &mut BTreeMap<ConfigPart, Vec<Setting>>,
-) {
+/// The settings of a target and of its LUNs that differ from those of `other`.
+fn target(target: &Target, other: Option<&Target>, settings: &mut BTreeMap<ConfigPart, Vec<Setting>>) {
     let Target {
         name,
         alias,
@@ -357,25 +354,44 @@ fn target(
         access(rules),
     ];
     let own = own.into_iter().chain(subsystem.iter().flat_map(of_subsystem)).collect();
-    let differ = luns.iter().filter(|(number, unit)| others.and_then(|luns| luns.get(number)) != Some(unit));
+    let is_same = |number: &u16, unit: &LunConfig| {
+        other.is_some_and(|other| {
+            other.luns.get(number) == Some(unit) && other.given_ids(*number) == target.given_ids(*number)
+        })
+    };
+    let differ = luns.iter().filter(|(number, unit)| !is_same(number, unit));
     let Some(subsystem) = subsystem else {
         settings.insert(ConfigPart::Target(name.clone()), own);
         settings.extend(differ.map(|(number, unit)| (ConfigPart::Lun(name.clone(), *number), shown(unit))));
         return;
     };
     settings.insert(ConfigPart::Subsystem(name.clone()), own);
-    settings.extend(differ.map(|(nsid, unit)| (ConfigPart::Namespace(name.clone(), *nsid), shown(unit))));
-    let shared = subsystem.shared.iter().map(|(nsid, (target, lun))| {
-        let unit = setting("disk", format!("LUN {lun} of {target}"));
-        (ConfigPart::Namespace(name.clone(), *nsid), vec![unit])
-    });
-    settings.extend(shared);
+    let mut namespace = |nsid: u16, mut unit: Vec<Setting>| {
+        let ids = given_ids(target.given_ids(nsid));
+        // Its SCSI designator of this name cannot be set.
+        unit.retain(|setting| setting.key != "eui64");
+        settings.insert(ConfigPart::Namespace(name.clone(), nsid), unit.into_iter().chain(ids).collect());
+    };
+    differ.for_each(|(nsid, unit)| namespace(*nsid, shown(unit)));
+    for (nsid, (target, lun)) in &subsystem.shared {
+        namespace(*nsid, vec![setting("disk", format!("LUN {lun} of {target}"))]);
+    }
+}
+
+/// The identifiers that are given to a namespace.
+fn given_ids(GivenNamespaceIds { uuid, nguid, eui64 }: GivenNamespaceIds) -> [Setting; 3] {
+    [
+        setting("uuid", option(&uuid.as_ref().map(shown_uuid))),
+        setting("nguid", digits(&nguid.map(Vec::from))),
+        setting("eui64", digits(&eui64.map(Vec::from))),
+    ]
 }
 
 /// The settings that only an NVMe subsystem has.
 fn of_subsystem(subsystem: &SubsystemConfig) -> [Setting; 5] {
     // The namespaces are parts of their own.
-    let SubsystemConfig { serial, model, shared: _, hosts, secret, tls_keys, is_awaited: _ } = subsystem;
+    let SubsystemConfig { serial, model, shared: _, given_ids: _, hosts, secret, tls_keys, is_awaited: _ } =
+        subsystem;
     let keys = |keys: &mut dyn Iterator<Item = &NvmeTlsKey>| {
         keys.flat_map(|one| one.key.to_text().as_bytes().to_vec()).collect()
     };

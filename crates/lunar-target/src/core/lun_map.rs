@@ -198,7 +198,7 @@ mod tests {
     use crate::exec::tests::{lu, port};
 
     fn map(unit: &Arc<LogicalUnit>, read_only: bool) -> Arc<LunMap> {
-        let visible = LunEntry { unit: unit.clone(), read_only, aen: false };
+        let visible = LunEntry { unit: unit.clone(), read_only, aen: false, given_ids: Default::default() };
         Arc::new(LunMap::from([(0, visible)]))
     }
 

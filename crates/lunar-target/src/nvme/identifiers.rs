@@ -26,29 +26,48 @@ pub fn serial_of(nqn: &str) -> String {
     hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// The identifiers that the configuration gives to a namespace. None has only zeros.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GivenNamespaceIds {
+    /// UUID; None: it is derived.
+    pub uuid: Option<[u8; 16]>,
+    /// NGUID; None: it is derived.
+    pub nguid: Option<[u8; 16]>,
+    /// EUI64; None: the namespace has none.
+    pub eui64: Option<[u8; 8]>,
+}
+
 /// The identifiers of a namespace.
 pub struct NamespaceIds {
     /// NGUID.
     pub nguid: [u8; 16],
     /// UUID.
     pub uuid: [u8; 16],
+    /// EUI64, if it has one.
+    pub eui64: Option<[u8; 8]>,
 }
 
 impl NamespaceIds {
-    /// Those of the logical unit with this NAA designator in a subsystem. Hosts take equal identifiers in two subsystems for a
-    /// fault, and ignore the second namespace: that of another subsystem therefore has others.
-    pub fn new(subsystem: &str, naa: &[u8]) -> NamespaceIds {
+    /// Those that are given, and for the rest those of the logical unit with this NAA designator in a subsystem. Hosts take equal
+    /// identifiers in two subsystems for a fault, and ignore the second namespace: that of another subsystem therefore has others.
+    pub fn new(subsystem: &str, naa: &[u8], given: GivenNamespaceIds) -> NamespaceIds {
         let of = |kind: &str| uuid_of(&[kind.as_bytes(), subsystem.as_bytes(), naa]);
-        NamespaceIds { nguid: of("nguid"), uuid: of("uuid") }
+        NamespaceIds {
+            nguid: given.nguid.unwrap_or_else(|| of("nguid")),
+            uuid: given.uuid.unwrap_or_else(|| of("uuid")),
+            eui64: given.eui64,
+        }
     }
 
     /// The list of identifiers.
     pub fn list(&self) -> Vec<u8> {
-        let all = [
+        let eui64 = self.eui64.map(NamespaceIdentifier::Eui64);
+        let always = [
             NamespaceIdentifier::Nguid(self.nguid),
             NamespaceIdentifier::Uuid(self.uuid),
             NamespaceIdentifier::CommandSet(NVM),
         ];
+        let all: Vec<_> = eui64.into_iter().chain(always).collect();
         NamespaceIdentifier::encode(&all).to_vec()
     }
 }
@@ -60,7 +79,7 @@ mod tests {
     #[test]
     fn identifiers_differ_by_subsystem_and_stay() {
         let of = |subsystem, naa: &[u8]| {
-            let ids = NamespaceIds::new(subsystem, naa);
+            let ids = NamespaceIds::new(subsystem, naa, GivenNamespaceIds::default());
             (ids.nguid, ids.uuid)
         };
         let (nguid, uuid) = of("nqn.2026-11.org.example:a", &[1; 8]);

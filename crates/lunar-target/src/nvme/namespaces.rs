@@ -1,6 +1,6 @@
 //! The namespaces of a controller, and their changes since its host was informed.
 
-use super::identifiers::NamespaceIds;
+use super::identifiers::{GivenNamespaceIds, NamespaceIds};
 use super::limits::MAX_NAMESPACES;
 use crate::LogicalUnit;
 use crate::access::{LunEntry, LunMap};
@@ -17,8 +17,9 @@ pub struct Namespace {
     nexus: Nexus,
     /// The state of which the host was informed.
     pub view: NamespaceView,
-    /// Its identifiers.
+    /// Its identifiers, and those that the configuration gives.
     pub ids: NamespaceIds,
+    given: GivenNamespaceIds,
     /// Number of changes of its access state.
     changes: u64,
 }
@@ -28,8 +29,8 @@ impl Namespace {
         let nexus = entry.unit.lu.attach(port.clone(), entry.read_only);
         entry.unit.lu.watch(watcher);
         let view = nexus.namespace();
-        let ids = NamespaceIds::new(&port.target, &view.naa);
-        Namespace { unit: entry.unit.clone(), nexus, view, ids, changes: 0 }
+        let ids = NamespaceIds::new(&port.target, &view.naa, entry.given_ids);
+        Namespace { unit: entry.unit.clone(), nexus, view, ids, given: entry.given_ids, changes: 0 }
     }
 
     /// Its logical unit.
@@ -38,7 +39,9 @@ impl Namespace {
     }
 
     fn is(&self, entry: &LunEntry) -> bool {
-        Arc::ptr_eq(&self.unit, &entry.unit) && self.nexus.read_only() == entry.read_only
+        Arc::ptr_eq(&self.unit, &entry.unit)
+            && self.nexus.read_only() == entry.read_only
+            && self.given == entry.given_ids
     }
 }
 
@@ -118,7 +121,7 @@ impl Namespaces {
             let before = std::mem::replace(&mut namespace.view, now);
             let now = &namespace.view;
             if before.naa != now.naa {
-                namespace.ids = NamespaceIds::new(&self.port.target, &now.naa);
+                namespace.ids = NamespaceIds::new(&self.port.target, &now.naa, namespace.given);
             }
             if before.access != now.access {
                 namespace.changes += 1;

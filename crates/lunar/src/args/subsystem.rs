@@ -61,7 +61,7 @@ pub enum SubsystemCommand {
 const NAMESPACE_EXAMPLES: &str = "Examples:
   lunar namespace add nqn.2026-11.org.example:disks lun:iqn.2026-11.org.example:disks/0
   lunar namespace add nqn.2026-11.org.example:disks disk:data --nsid 7
-  lunar namespace add nqn.2026-11.org.example:disks new.img --size 10G
+  lunar namespace add nqn.2026-11.org.example:disks new.img --size 10G uuid=f81d4fae-7dec-11d0-a765-00a0c91e6bf6
   lunar namespace resize nqn.2026-11.org.example:disks 2 20G
   lunar namespace remove nqn.2026-11.org.example:disks 2";
 
@@ -83,7 +83,7 @@ pub struct NamespaceAdd {
     /// memory:SIZE
     #[arg(value_name = "MEDIUM")]
     pub medium: String,
-    /// Keys of a namespace with a medium of its own, such as `read_only=true`
+    /// Keys of a namespace: `uuid`, `nguid` and `eui64`; with a medium of its own also those of a LUN, such as `read_only=true`
     #[arg(value_name = "KEY=VALUE", value_parser = keys::pair)]
     pub keys: Vec<Pair>,
     /// Its number [default: the lowest free number]
@@ -120,10 +120,10 @@ pub enum NamespaceCommand {
     Set {
         #[command(flatten)]
         place: NamespacePlace,
-        /// Keys of a namespace, such as `read_only=true`; an empty value removes the key
+        /// Keys of a namespace, such as `read_only=true` or `uuid=UUID`; an empty value removes the key
         #[arg(value_name = "KEY=VALUE", required = true, value_parser = keys::change)]
         keys: Vec<Pair>,
-        /// Give it another medium even if hosts use its subsystem
+        /// Give it another medium or other identifiers even if hosts use its subsystem
         #[arg(long)]
         force: bool,
         #[command(flatten)]

@@ -6,8 +6,9 @@ use crate::args::{ChangeArgs, HostCommand, HostPlace};
 use crate::exit::Failure;
 use lunar_admin::{Keys, rows};
 use lunar_api::client::{ChangeReport, segment};
+use lunar_block::shell_word;
 use lunar_proto::nvme::auth::DhChapSecret;
-use lunar_server::Diagnostic;
+use lunar_server::{Diagnostic, ErrorCode};
 use serde_json::Value;
 use std::path::Path;
 
@@ -57,7 +58,19 @@ fn send(
     }
     let with_tls =
         |change: &Change<'_>, keys: &Keys| send(change, &keys.clone().into_iter().chain(tls).collect());
-    NewSecret::of(secret_file, random_secret)?.send(args, with_tls, |text| lines(place, text))
+    NewSecret::of(secret_file, random_secret).map_err(|fault| missing(fault, place, secret_file))?.send(
+        args,
+        with_tls,
+        |text| lines(place, text),
+    )
+}
+
+/// The error of a file that is not there: that of a CHAP user would have another form.
+fn missing(fault: Diagnostic, place: &HostPlace, file: Option<&Path>) -> Diagnostic {
+    let Some(file) = file.filter(|file| !file.exists()) else { return fault };
+    let (host, file) = (shell_word(place.host.as_ref()), shell_word(file));
+    let hint = format!("make it: lunar chap add --nvme {host} --output {file}");
+    Diagnostic::new(fault.what, hint).with_code(ErrorCode::NotFound)
 }
 
 /// The text for hosts.

@@ -7,17 +7,13 @@ use crate::{output, private_file};
 use lunar_block::shell_word;
 use lunar_proto::nvme::auth::{DhChapHash, DhChapSecret};
 use lunar_proto::nvme::tls::{TlsKey, TlsKeyHash};
-use lunar_server::Diagnostic;
-use lunar_target::config::check_nqn;
+use lunar_server::config::{host_nqn, subsystem_nqn};
 use std::io;
 use std::path::{Path, PathBuf};
 
 /// Makes the secret of this owner in a new file. Returns what to write into the configuration and on the host.
 pub(super) fn add(nqn: &str, owner: SecretOwner, args: &NvmeSecretArgs) -> Result<String, Failure> {
-    check_nqn(nqn).map_err(|e| {
-        let what = format!("\"{}\" is no NQN: {e}", nqn.escape_debug());
-        Diagnostic::new(what, "a name looks like nqn.2026-11.org.example:ann")
-    })?;
+    check_name(nqn, owner)?;
     let path = args.output.as_deref().unwrap_or(Path::new(""));
     let secret = match owner {
         SecretOwner::Tls => tls_key(args)?.to_text(),
@@ -27,6 +23,15 @@ pub(super) fn add(nqn: &str, owner: SecretOwner, args: &NvmeSecretArgs) -> Resul
     let shown = args.show_secret.then_some(secret.as_str());
     let written = output::success(format!("{}: the secret of {nqn}\n\n", path.display()));
     Ok(written + &instructions(nqn, owner, path, shown))
+}
+
+/// Checks the name as the configuration does, which would reject the lines with it.
+fn check_name(nqn: &str, owner: SecretOwner) -> Result<(), Failure> {
+    let checked = match owner {
+        SecretOwner::Subsystem => subsystem_nqn(nqn),
+        SecretOwner::Host | SecretOwner::Tls => host_nqn(nqn),
+    };
+    checked.map(drop).map_err(|fault| Failure::new(Exit::Invalid, fault.what, fault.hint))
 }
 
 /// A random key for TLS with the hash of the options.
@@ -69,21 +74,22 @@ fn instructions(nqn: &str, owner: SecretOwner, path: &Path, secret: Option<&str>
     let absolute = toml_text(&absolute.display().to_string());
     let file = format!("secret_file = {absolute}");
     let value = secret.map_or_else(|| format!("$(cat {})", shell_word(path)), str::to_owned);
+    let word = shell_word(nqn.as_ref());
     let (keys, names, option) = match owner {
         SecretOwner::Host => {
             let keys = format!("[[subsystem.host]]\nnqn = {}\n{file}\n", toml_text(nqn));
-            (keys, format!("-n SUBSYSTEM -q {nqn}"), format!("-S \"{value}\""))
+            (keys, format!("-n SUBSYSTEM -q {word}"), format!("-S \"{value}\""))
         }
         SecretOwner::Subsystem => {
             let keys = format!("[[subsystem]]\nnqn = {}\n{file}\n", toml_text(nqn));
-            (keys, format!("-n {nqn} -q HOST -S \"$(cat HOST.key)\""), format!("-C \"{value}\""))
+            (keys, format!("-n {word} -q HOST -S \"$(cat HOST.key)\""), format!("-C \"{value}\""))
         }
         SecretOwner::Tls => {
             let keys = format!("[[subsystem.host]]\nnqn = {}\ntls_key_file = {absolute}\n", toml_text(nqn));
-            let insert = format!("nvme check-tls-key --insert -n {nqn} -c SUBSYSTEM -d \"{value}\"");
+            let insert = format!("nvme check-tls-key --insert -n {word} -c SUBSYSTEM -d \"{value}\"");
             return format!(
                 "In lunar.toml:\n\n{keys}\n{}, where tlshd runs:\n\n{insert}\n\
-                 nvme connect -t tcp -a ADDR -s 4420 -n SUBSYSTEM -q {nqn} --tls\n",
+                 nvme connect -t tcp -a ADDR -s 4420 -n SUBSYSTEM -q {word} --tls\n",
                 place(secret)
             );
         }
@@ -117,6 +123,24 @@ fn unwritable(path: &Path, e: &io::Error) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn name_that_the_configuration_rejects_has_no_secret() {
+        for (name, fault) in [
+            ("nqn.2026-11.org.example:a b", "the name has a blank"),
+            ("nqn.2026-11.org.example:*", "is a pattern"),
+            ("nqn.2014-08.org.nvmexpress.discovery", "the discovery service"),
+            ("iqn.2026-11.org.example:a", "is no NQN"),
+        ] {
+            for owner in [SecretOwner::Host, SecretOwner::Tls] {
+                let failure = check_name(name, owner).expect_err(name);
+                assert!(failure.problems[0].what.contains(fault), "{failure:?}");
+                assert_eq!(failure.exit, Exit::Invalid);
+            }
+        }
+        assert!(check_name("nqn.2026-11.org.example:a b", SecretOwner::Subsystem).is_err());
+        assert_eq!(check_name("nqn.2026-11.org.example:a", SecretOwner::Tls), Ok(()));
+    }
 
     #[test]
     fn instructions_show_the_secret_only_if_asked() {

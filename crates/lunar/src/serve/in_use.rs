@@ -138,6 +138,9 @@ fn lost(target: &Target, before: &Config, new: &Config) -> Vec<ObjectId> {
 
 /// Whether hosts find the same disk at this number of a target or subsystem in another configuration.
 fn keeps(number: u16, (target, before): (&Target, &Config), (after, new): (&Target, &Config)) -> bool {
+    if target.given_ids(number) != after.given_ids(number) {
+        return false;
+    }
     let is_same_lun = shared_lun(target, number) == shared_lun(after, number);
     match (unit(before, target, number), unit(new, after, number)) {
         (Some(a), Some(b)) if a.disk.is_some() && a.disk == b.disk => is_same_disk(a, b),

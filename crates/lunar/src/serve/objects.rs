@@ -172,7 +172,7 @@ impl<S: TargetServer> Service<S> {
         let changes = self
             .apply(new)
             .map_err(|problems| ControlError { kind: ControlErrorKind::Conflict, problems })?;
-        let saved = growth.map_or(Ok(()), |growth| growth.grow());
+        let saved = growth.as_ref().map_or(Ok(()), Growth::grow);
         let saved = saved.and_then(|()| commit(staged).map_err(|(path, e)| cannot_write(&path, &e)));
         if let Err(error) = saved {
             // Hosts must not see what a restart would take back.
@@ -180,6 +180,9 @@ impl<S: TargetServer> Service<S> {
                 super::change::log_problems(&problems);
             }
             return Err(error);
+        }
+        if let Some((name, number)) = growth.and_then(|growth| growth.place) {
+            self.server.look_at_medium(&name, number);
         }
         Ok(changes)
     }

@@ -1,9 +1,10 @@
 //! Reports of a server to its service manager: state, status, and the watchdog.
 
 use super::ServeEvent;
+use crate::output::count;
 use crate::server::TargetServer;
 use crate::service_manager::{self, notify};
-use lunar_server::config::Config;
+use lunar_server::config::{Config, Target};
 use sd_notify::NotifyState;
 use std::sync::mpsc::{Receiver, Sender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -35,6 +36,8 @@ pub struct Supervision<S> {
 struct Reported {
     targets: usize,
     luns: usize,
+    /// NVMe subsystems, which are no targets.
+    subsystems: usize,
     status: String,
     stopping: Option<Instant>,
     /// When the main thread was asked for a sign of life that it did not give yet.
@@ -117,17 +120,21 @@ impl<S: TargetServer> Supervision<S> {
         let sessions = self.server.session_count();
         let mut state = self.state();
         change(&mut state);
-        let status = status(state.targets, state.luns, sessions);
+        let status = status(state.targets, state.luns, state.subsystems, sessions);
         if state.status != status && state.stopping.is_none() {
             notify(&[NotifyState::Status(&status)]);
             state.status = status;
         }
     }
 
-    /// Reports the targets and LUNs of a configuration.
+    /// Reports the targets, LUNs and subsystems of a configuration.
     pub fn serves(&self, config: &Config) {
-        let luns = config.targets.iter().map(|target| target.luns.len()).sum();
-        self.report(|state| (state.targets, state.luns) = (config.targets.len(), luns));
+        let targets = || config.targets.iter().filter(|target| target.subsystem.is_none());
+        let luns = targets().map(Target::disks).sum();
+        let subsystems = config.targets.len() - targets().count();
+        self.report(|state| {
+            (state.targets, state.luns, state.subsystems) = (targets().count(), luns, subsystems)
+        });
     }
 
     /// Reports that a configuration is applied. Dropping the result reports the end.
@@ -175,9 +182,13 @@ fn extend(time: Duration) {
     notify(&[NotifyState::ExtendTimeoutUsec(u32::try_from(time.as_micros()).unwrap_or(u32::MAX))]);
 }
 
-fn status(targets: usize, luns: usize, sessions: usize) -> String {
-    let parts = [(targets, "target"), (luns, "LUN"), (sessions, "session")];
-    parts.map(|(count, noun)| format!("{count} {noun}{}", if count == 1 { "" } else { "s" })).join(", ")
+fn status(targets: usize, luns: usize, subsystems: usize, sessions: usize) -> String {
+    let mut parts = vec![count(targets, "target"), count(luns, "LUN")];
+    if subsystems > 0 {
+        parts.push(count(subsystems, "subsystem"));
+    }
+    parts.push(count(sessions, "session"));
+    parts.join(", ")
 }
 
 #[cfg(test)]
@@ -186,7 +197,8 @@ mod tests {
 
     #[test]
     fn status_counts_targets_luns_and_sessions() {
-        assert_eq!(status(1, 1, 1), "1 target, 1 LUN, 1 session");
-        assert_eq!(status(2, 0, 12), "2 targets, 0 LUNs, 12 sessions");
+        assert_eq!(status(1, 1, 0, 1), "1 target, 1 LUN, 1 session");
+        assert_eq!(status(2, 0, 0, 12), "2 targets, 0 LUNs, 12 sessions");
+        assert_eq!(status(1, 1, 1, 2), "1 target, 1 LUN, 1 subsystem, 2 sessions");
     }
 }

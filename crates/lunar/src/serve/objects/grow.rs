@@ -12,6 +12,8 @@ use std::path::PathBuf;
 pub struct Growth {
     path: PathBuf,
     size: u64,
+    /// The target or subsystem and the number of a unit that shows it, if there is one.
+    pub place: Option<(String, u16)>,
 }
 
 impl Growth {
@@ -38,10 +40,10 @@ impl Growth {
                 "shrink its file system, stop its hosts, and run truncate",
             ));
         }
-        Ok(Some(Growth { path: path.clone(), size: *size }))
+        Ok(Some(Growth { path: path.clone(), size: *size, place: place(config, &change.id) }))
     }
 
-    /// Grows the file. The server detects the new size by itself.
+    /// Grows the file. Hosts see the new size when the server has looked at the medium.
     pub fn grow(&self) -> Result<(), ControlError> {
         let grown = OpenOptions::new().write(true).open(&self.path).and_then(|file| file.set_len(self.size));
         grown.map_err(|e| self.cannot(&e))
@@ -55,6 +57,18 @@ impl Growth {
             ControlErrorKind::Conflict,
             Diagnostic::new(what, hint).with_code(ErrorCode::from(e.kind())),
         )
+    }
+}
+
+/// The target or subsystem and the number of a unit that shows a medium. All units with one disk are one.
+fn place(config: &Config, id: &ObjectId) -> Option<(String, u16)> {
+    match id {
+        ObjectId::Lun(name, number) | ObjectId::Namespace(name, number) => Some((name.clone(), *number)),
+        ObjectId::Disk(disk) => config.targets.iter().find_map(|target| {
+            let (number, _) = target.luns.iter().find(|(_, lun)| lun.disk.as_ref() == Some(disk))?;
+            Some((target.name.clone(), *number))
+        }),
+        _ => None,
     }
 }
 
