@@ -9,8 +9,6 @@ use std::net::{IpAddr, SocketAddr};
 const MAX_NSID: u32 = 1024;
 /// The name of the discovery service.
 pub(crate) const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
-/// Whether `[[subsystem.namespace]]` has the keys `uuid`, `nguid` and `eui64`.
-const HAS_IDENTIFIER_KEYS: bool = false;
 
 impl Imported {
     /// Adds a namespace to a subsystem.
@@ -40,22 +38,10 @@ impl Imported {
         if let (Some(number), None) = (number, &why) {
             self.notes.carried(place, shown);
             let disk = self.disk_index(disk, place);
-            let identifiers = self.identifiers(identifiers, place);
             subsystem.namespaces.insert(number, NewNamespace { disk, identifiers });
         } else {
             self.notes.lost(place, format!("{shown}: {}", why.unwrap_or_default()));
         }
-    }
-
-    /// The identifiers that a namespace keeps. The others are reported.
-    fn identifiers(&mut self, all: NamespaceIdentifiers, place: &str) -> NamespaceIdentifiers {
-        if HAS_IDENTIFIER_KEYS {
-            return all;
-        }
-        for (name, value) in all.named() {
-            self.notes.lost(place, format!("{name} {value}: identifier not kept, so hosts see another disk"));
-        }
-        NamespaceIdentifiers::default()
     }
 
     /// The serial or model number of a subsystem, which has up to `max` characters.

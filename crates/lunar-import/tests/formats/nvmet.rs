@@ -1,6 +1,6 @@
 //! Imports of the configuration of nvmet: the file of nvmetcli, and the tree.
 
-use super::{disk_named, has, keeps_or_reports, notes, subsystem};
+use super::{disk_named, has, keeps, notes, subsystem};
 use lunar_import::{
     AdmittedHosts, DiskMedium, Found, Imported, NewTransport, Outcome, nvmet, nvmet_tree, toml,
 };
@@ -103,7 +103,7 @@ fn everything_that_is_lost_is_named() {
         ],
     );
     let identifiers = ["6ad1f3fd-0b6a-4e3d-a9c4-1b5e0c8c7f10", "e0f0a1b2c3d44e5f8091a2b3c4d5e6f7"];
-    keeps_or_reports(&imported, &identifiers);
+    keeps(&imported, &identifiers);
     let changed = notes(&imported, Outcome::Changed);
     has(&changed, &["inline_data_size=32768", "the serial number \"00:11\"", "nvmetcli saves no secrets"]);
 }
