@@ -60,7 +60,7 @@ fn takes_ipv6_alone(address: &SocketAddr, all: &[SocketAddr]) -> bool {
 }
 
 /// Whether there is no access list, or an entry admits every host without CHAP.
-fn is_open(access: &[AccessRule]) -> bool {
+pub fn is_open(access: &[AccessRule]) -> bool {
     access.is_empty() || access.iter().any(admits_all)
 }
 

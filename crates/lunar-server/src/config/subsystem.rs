@@ -313,7 +313,7 @@ fn access(
         return Vec::new();
     }
     // An empty list admits no host.
-    let deny = hosts.as_ref().is_some_and(Vec::is_empty);
+    let deny = hosts.as_ref().is_some_and(Vec::is_empty) || networks.as_ref().is_some_and(Vec::is_empty);
     let (initiators, networks) = (hosts.unwrap_or_default(), networks.unwrap_or_default());
     vec![AccessRule { initiators, networks, deny, read_only, ..AccessRule::default() }]
 }
@@ -509,8 +509,10 @@ mod tests {
         let keys = "allowed_hosts = [\"nqn.2026-11.org.example:a*\"]\nnetworks = [\"192.0.2.0/24\"]\n";
         let [rule] = &subsystem(keys).access[..] else { panic!("one rule") };
         assert_eq!((rule.initiators.len(), rule.networks.len(), rule.deny), (1, 1, false));
-        let [rule] = &subsystem("allowed_hosts = []\n").access[..] else { panic!("one rule") };
-        assert!(rule.deny);
+        for keys in ["allowed_hosts = []\n", "networks = []\n"] {
+            let [rule] = &subsystem(keys).access[..] else { panic!("one rule") };
+            assert!(rule.deny, "{keys}");
+        }
     }
 
     #[test]

@@ -266,8 +266,13 @@ impl<S: TargetServer> Service<S> {
         let after = |before: &Target| new.target(&before.name).filter(|after| !after.offline);
         let both = self.config.targets.iter().filter_map(|before| Some((before, after(before)?)));
         let fault = |(before, after): (&Target, &Target)| {
-            let loses = |count: fn(&Target) -> usize| count(before) > 0 && count(after) == 0;
-            match (loses(Target::secrets), loses(|target| target.access.len())) {
+            let loses_secrets = before.secrets() > 0 && after.secrets() == 0;
+            // A subsystem without a restriction has an access rule if it is read-only.
+            let is_open = |target: &Target| match target.subsystem {
+                Some(_) => config::is_open(&target.access),
+                None => target.access.is_empty(),
+            };
+            match (loses_secrets, !is_open(before) && is_open(after)) {
                 (true, _) => {
                     Some(opened(before, "hosts without a secret if it lost its last host", ANOTHER_HOST))
                 }

@@ -300,6 +300,13 @@ fn subsystem_is_not_opened_without_force() {
     let (kind, what) = failed(service.change_object(merge(json!({ "allowed_hosts": null }))));
     assert_eq!(kind, ControlErrorKind::Conflict);
     assert!(what.contains("would admit all hosts without `allowed_hosts`"), "{what}");
+    // An empty list admits no host, and a read-only subsystem can be open to all.
+    version(service.change_object(merge(json!({ "networks": [], "allowed_hosts": null }))));
+    let merged = failed(service.change_object(merge(json!({ "networks": null, "read_only": true }))));
+    assert_eq!(merged.0, ControlErrorKind::Conflict);
+    let open = json!({ "networks": null, "read_only": true });
+    version(service.change_object(change(ObjectAction::Merge(keys(open)), true)));
+    version(service.change_object(merge(json!({ "read_only": null }))));
     version(service.change_object(merge(json!({ "allowed_hosts": null, "offline": true }))));
     version(service.change_object(merge(rules)));
     version(service.change_object(merge(json!({ "offline": null }))));
@@ -411,7 +418,9 @@ fn api_describes_the_keys_that_the_server_knows() {
     ] {
         assert_eq!(described_keys(schema, of_path), known_keys(&source), "{schema}");
     }
-    assert_eq!(described_keys("NamespaceKeys", &[]), described_keys("LunKeys", &["target", "lun"]));
+    let mut of_namespace = described_keys("LunKeys", &["target", "lun", "nguid", "uuid"]);
+    of_namespace.sort();
+    assert_eq!(described_keys("NamespaceKeys", &[]), of_namespace);
 }
 
 #[test]
