@@ -219,7 +219,17 @@ fn identifiers_of_namespaces_can_be_set() {
     assert_eq!(identifiers(&mut host, 2)[2..4], [format!("f{}", &NGUID[1..]), format!("f{}", &NGUID[1..])]);
     // Without its key, an identifier is derived again.
     admin.does(&format!("namespace set {NQN} 3 uuid= --force"));
-    assert_ne!(identifiers(&mut host, 3)[4], OTHER_UUID.replace('-', ""));
+    let derived = identifiers(&mut host, 3);
+    assert_ne!(derived[4], OTHER_UUID.replace('-', ""));
+    // Another namespace cannot have it.
+    let err = admin.fails(&format!("namespace add {NQN} memory:1M --nsid 4 nguid={}", derived[2]), 1);
+    assert!(err.contains(&format!("namespace 3 of {NQN}: namespace 4 of {NQN} has the same NGUID")), "{err}");
+    // A namespace of nvmet has no NGUID.
+    admin.does(&format!("namespace add {NQN} memory:1M --nsid 4 uuid={OTHER_UUID} nguid=none"));
+    assert_eq!(&host.admin.execute(&NvmeEntry::identify(0, 4), &[]).good()[104..120], &[0; 16]);
+    let list = host.admin.execute(&NvmeEntry::identify(3, 4), &[]).good();
+    assert_eq!((list[0], list[20], list[25]), (3, 4, 0), "a UUID, a command set, the end");
+    assert!(admin.does(&format!("namespace show {NQN} 4")).contains("none"));
 }
 
 #[test]

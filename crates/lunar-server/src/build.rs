@@ -2,6 +2,7 @@
 
 mod assemble;
 mod change;
+mod equal_ids;
 mod filters;
 mod folder;
 mod hand_over;
@@ -18,6 +19,7 @@ mod unit_name;
 mod unlinked;
 
 pub(crate) use change::is_nameless;
+pub(crate) use equal_ids::identifier_twice;
 use folder::TRIAL;
 pub use folder::create_folder;
 pub(crate) use folder::{can_create, create_folder_or};
@@ -176,6 +178,7 @@ impl Units {
     /// given to another unit. Removed units stay busy. A unit that moves to another LUN keeps its state and its medium.
     pub fn setup(&mut self, config: &Config, rest: Rest<'_>) -> Result<TargetConfig, Vec<Diagnostic>> {
         self.check_gateway(config).map_err(|problem| vec![problem])?;
+        identifier_twice(config)?;
         let wanted = wanted(config);
         let routes = self.routes.clone();
         let stays = |name: &UnitName, open: &OpenUnit| {

@@ -2,7 +2,8 @@
 
 use crate::build::{
     HeldLocks, LockConflict, MediumHistory, UnitName, can_create, cannot_open, configuration, has_identity,
-    has_path, load, lockable, notes_of_size, of_lun, serial_twice, settings, spec, state_path, wanted,
+    has_path, identifier_twice, load, lockable, notes_of_size, of_lun, serial_twice, settings, spec,
+    state_path, wanted,
 };
 use crate::config::router::UpstreamSource;
 use crate::config::{Config, LunConfig, RouterConfig};
@@ -55,6 +56,7 @@ pub fn examine(config: &Config, state_dir: &Path, file: &Path) -> Examined {
     let mut look = MediaCheck { state_dir, held, file, max_registrants, found: Examined::default() };
     look.found.problems = config.routers.iter().flat_map(devices).collect();
     look.found.problems.extend(serial_twice(&luns).err().into_iter().flatten());
+    look.found.problems.extend(identifier_twice(&whole).err().into_iter().flatten());
     for (name, lun) in luns {
         if let Err(problem) = look.at(&name, lun) {
             look.found.problems.push(of_lun(&name, problem));

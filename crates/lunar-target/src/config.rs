@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-pub use crate::nvme::identifiers::GivenNamespaceIds;
+pub use crate::nvme::identifiers::{GivenNamespaceIds, NamespaceIds};
 use crate::{Instance, LogicalUnit, LoginError};
 use lunar_proto::chap::Algorithm;
 pub use lunar_proto::nvme::auth::DhChapSecret;

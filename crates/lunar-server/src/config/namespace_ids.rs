@@ -6,15 +6,15 @@ use lunar_config::{Diagnostics, InvalidValue, Section, invalid};
 use lunar_target::config::GivenNamespaceIds;
 
 /// Reads the keys. Two namespaces of a file must not have the same value, not even in different subsystems: hosts ignore the second
-/// one.
+/// one. Values that are derived are compared when the server builds its units.
 pub(super) fn given_ids(
     p: &mut Diagnostics<'_>,
     s: &mut Section<'_>,
     unique: &mut UniqueValues,
 ) -> GivenNamespaceIds {
     let ids = GivenNamespaceIds {
-        uuid: s.parsed(p, "uuid", uuid),
-        nguid: s.parsed(p, "nguid", |text| bytes(text, "an NGUID")),
+        uuid: s.parsed(p, "uuid", |text| or_none(text, uuid)),
+        nguid: s.parsed(p, "nguid", |text| or_none(text, |text| bytes(text, "an NGUID"))),
         eui64: s.parsed(p, "eui64", |text| bytes(text, "an EUI64")),
     };
     let shown = [
@@ -23,13 +23,31 @@ pub(super) fn given_ids(
         ("eui64", ids.eui64.map(|id| format!("EUI64 {}", super::hex(&id)))),
     ];
     for (key, id) in shown {
-        if let (Some(id), Some(value)) = (id, s.find(key)) {
+        let is_none = s.find(key).is_some_and(|value| value.get_ref().as_str() == Some(NONE));
+        if let (Some(id), Some(value), false) = (id, s.find(key), is_none) {
             unique.identifiers.first(p, id, &value.span());
         }
+    }
+    let without = GivenNamespaceIds { uuid: Some([0; 16]), nguid: Some([0; 16]), eui64: None };
+    if let (true, Some(value)) = (ids == without, s.find("uuid")) {
+        let what = "a namespace without UUID, NGUID and EUI64 looks like every other one";
+        p.add(&value.span(), what, "give one of them, or remove `uuid`");
     }
     // The medium has a key of this name too, which is a designator for SCSI hosts.
     s.hide("eui64");
     ids
+}
+
+/// The value of an identifier that a namespace does not have. nvmet has no NGUID by default, and hosts that connect again expect the
+/// same identifiers.
+pub(crate) const NONE: &str = "none";
+
+/// Zeros for [`NONE`], or an identifier.
+fn or_none<const LEN: usize>(
+    text: &str,
+    parse: impl FnOnce(&str) -> Result<[u8; LEN], InvalidValue>,
+) -> Result<[u8; LEN], InvalidValue> {
+    if text == NONE { Ok([0; LEN]) } else { parse(text) }
 }
 
 /// A UUID with its hyphens.
@@ -75,7 +93,11 @@ fn checked<const LEN: usize>(
     match id {
         Some(id) if id == [0; LEN] => invalid(
             format!("\"{}\" cannot be {what}: zeros mean none", text.escape_debug()),
-            "remove the key, or write another value",
+            if LEN == 8 {
+                "remove the key, or write another value"
+            } else {
+                "write \"none\", or another value"
+            },
         ),
         Some(id) => Ok(id),
         None => invalid(format!("\"{}\" cannot be {what}", text.escape_debug()), hint.to_owned()),
@@ -125,6 +147,19 @@ mod tests {
         }
         assert_eq!(ids(""), BTreeMap::new());
         assert_eq!(super::shown_uuid(&uuid), UUID);
+    }
+
+    #[test]
+    fn namespace_may_lack_an_identifier_but_not_all() {
+        let none = |uuid, nguid, eui64| [(1, GivenNamespaceIds { uuid, nguid, eui64 })].into();
+        assert_eq!(ids("nguid = \"none\""), none(None, Some([0; 16]), None));
+        let eui64 = Some([1, 2, 3, 4, 5, 6, 7, 8]);
+        let keys = "uuid = \"none\"\nnguid = \"none\"\neui64 = \"0102030405060708\"";
+        assert_eq!(ids(keys), none(Some([0; 16]), Some([0; 16]), eui64));
+        let found = problems(&file(&[&["uuid = \"none\"\nnguid = \"none\""]]));
+        assert!(found.contains("without UUID, NGUID and EUI64"), "{found}");
+        let twice = file(&[&["nguid = \"none\"", "nguid = \"none\""]]);
+        parse(&twice, "t.toml".as_ref()).expect("several namespaces can lack one");
     }
 
     #[test]

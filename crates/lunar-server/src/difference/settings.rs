@@ -5,7 +5,7 @@ use crate::config::router::{
     Failover, From, Grant, Map, RouterConfig, RouterTarget, UpstreamConfig, UpstreamSource,
 };
 use crate::config::{
-    Config, Filter, GatewayConfig, IdentityKeys, LunConfig, ServerConfig, SubsystemConfig, Target, hex,
+    Config, Filter, GatewayConfig, IdentityKeys, LunConfig, NONE, ServerConfig, SubsystemConfig, Target, hex,
     shown_uuid,
 };
 use lunar_api::https::{CredentialFiles, HttpsSettings};
@@ -378,11 +378,16 @@ fn target(target: &Target, other: Option<&Target>, settings: &mut BTreeMap<Confi
     }
 }
 
+/// An identifier as in a file: zeros mean that there is none.
+fn or_none(id: &[u8], shown: String) -> String {
+    if id.iter().all(|byte| *byte == 0) { NONE.into() } else { shown }
+}
+
 /// The identifiers that are given to a namespace.
 fn given_ids(GivenNamespaceIds { uuid, nguid, eui64 }: GivenNamespaceIds) -> [Setting; 3] {
     [
-        setting("uuid", option(&uuid.as_ref().map(shown_uuid))),
-        setting("nguid", digits(&nguid.map(Vec::from))),
+        setting("uuid", uuid.map_or_else(String::new, |id| or_none(&id, shown_uuid(&id)))),
+        setting("nguid", nguid.map_or_else(String::new, |id| or_none(&id, hex(&id)))),
         setting("eui64", digits(&eui64.map(Vec::from))),
     ]
 }

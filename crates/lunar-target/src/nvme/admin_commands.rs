@@ -49,8 +49,8 @@ pub fn execute(
     let is_io = state.kind() == ControllerKind::Io;
     match sqe.opcode() {
         admin_opcode::IDENTIFY => {
-            // A change of a namespace may not have reached this core yet.
-            state.refresh();
+            // A change of the namespace may not have reached this core yet.
+            state.refresh_namespace(sqe.namespace());
             let data = identify::identify(state, sqe)?;
             to_host(sqe, place, data)
         }

@@ -265,6 +265,12 @@ impl AdminState {
         changes.into_iter().for_each(|changes| self.raise(changes));
     }
 
+    /// Looks at the state of the namespace with this identifier again.
+    pub fn refresh_namespace(&mut self, id: u32) {
+        let changes = self.namespaces.as_mut().map(|all| all.refresh_range(id..=id));
+        changes.into_iter().for_each(|changes| self.raise(changes));
+    }
+
     /// Replaces the namespaces.
     pub fn replace(&mut self, map: &LunMap) {
         let changes = self.namespaces.as_mut().map(|all| all.replace(map));

@@ -26,7 +26,7 @@ pub fn serial_of(nqn: &str) -> String {
     hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The identifiers that the configuration gives to a namespace. None has only zeros.
+/// The identifiers that the configuration gives to a namespace. Zeros mean that the namespace has none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GivenNamespaceIds {
     /// UUID; None: it is derived.
@@ -37,14 +37,14 @@ pub struct GivenNamespaceIds {
     pub eui64: Option<[u8; 8]>,
 }
 
-/// The identifiers of a namespace.
+/// The identifiers of a namespace. Zeros mean that it has none.
 pub struct NamespaceIds {
     /// NGUID.
     pub nguid: [u8; 16],
     /// UUID.
     pub uuid: [u8; 16],
-    /// EUI64, if it has one.
-    pub eui64: Option<[u8; 8]>,
+    /// EUI64.
+    pub eui64: [u8; 8],
 }
 
 impl NamespaceIds {
@@ -55,19 +55,25 @@ impl NamespaceIds {
         NamespaceIds {
             nguid: given.nguid.unwrap_or_else(|| of("nguid")),
             uuid: given.uuid.unwrap_or_else(|| of("uuid")),
-            eui64: given.eui64,
+            eui64: given.eui64.unwrap_or_default(),
         }
+    }
+
+    /// The names and values of those that the namespace has.
+    pub fn named(&self) -> impl Iterator<Item = (&'static str, &[u8])> {
+        let all = [("UUID", &self.uuid[..]), ("NGUID", &self.nguid), ("EUI64", &self.eui64)];
+        all.into_iter().filter(|(_, id)| id.iter().any(|byte| *byte != 0))
     }
 
     /// The list of identifiers.
     pub fn list(&self) -> Vec<u8> {
-        let eui64 = self.eui64.map(NamespaceIdentifier::Eui64);
-        let always = [
-            NamespaceIdentifier::Nguid(self.nguid),
-            NamespaceIdentifier::Uuid(self.uuid),
-            NamespaceIdentifier::CommandSet(NVM),
+        let all = [
+            (self.eui64 != [0; 8]).then_some(NamespaceIdentifier::Eui64(self.eui64)),
+            (self.nguid != [0; 16]).then_some(NamespaceIdentifier::Nguid(self.nguid)),
+            (self.uuid != [0; 16]).then_some(NamespaceIdentifier::Uuid(self.uuid)),
+            Some(NamespaceIdentifier::CommandSet(NVM)),
         ];
-        let all: Vec<_> = eui64.into_iter().chain(always).collect();
+        let all: Vec<_> = all.into_iter().flatten().collect();
         NamespaceIdentifier::encode(&all).to_vec()
     }
 }

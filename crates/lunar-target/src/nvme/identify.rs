@@ -240,7 +240,7 @@ fn namespace(id: u32, found: &Namespace) -> IdentifyNamespace {
         access_group: id,
         attributes: view.write_protected.into(),
         nguid: found.ids.nguid,
-        eui64: found.ids.eui64.unwrap_or_default(),
+        eui64: found.ids.eui64,
         block_shift: view.block_size.trailing_zeros() as u8,
         ..IdentifyNamespace::zeroed()
     }

@@ -8,6 +8,7 @@ use lunar_scsi::{AccessState, LuWatcher, NamespaceView, Nexus, NexusPorts};
 use lunar_wire::nvme::{AnaGroup, AnaState};
 use lunar_wire::scsi::Sense;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeBounds;
 use std::sync::Arc;
 
 /// A namespace.
@@ -113,8 +114,13 @@ impl Namespaces {
 
     /// Looks at the state of all namespaces again.
     pub fn refresh(&mut self) -> NamespaceChanges {
+        self.refresh_range(..)
+    }
+
+    /// Looks at the state of the namespaces in a range again.
+    pub fn refresh_range(&mut self, range: impl RangeBounds<u32>) -> NamespaceChanges {
         let mut changes = NamespaceChanges::default();
-        for (id, namespace) in &mut self.all {
+        for (id, namespace) in self.all.range_mut(range) {
             let events = namespace.nexus.take_events();
             changes.reservations.extend(events.into_iter().map(|event| (*id, event)));
             let now = namespace.nexus.namespace();
