@@ -222,7 +222,10 @@ fn nvme_secrets_are_made_in_new_files() {
     assert_eq!(std::fs::read_to_string(&files[0]).expect("the secret"), text);
     let wrong = make("--nvme", host, &files[1], &["--hash", "sha256", "--key-length", "64"]);
     assert!(wrong.status == 7 && wrong.err.contains("--key-length: a key of 64 bytes"), "{}", wrong.err);
-    assert_eq!(make("--nvme", "iqn.2026-11.org.example:ann", &files[1], &[]).status, 1);
+    for wrong in ["iqn.2026-11.org.example:ann", "nqn.2026-11.org.example:a b"] {
+        let made = make("--nvme", wrong, &files[1], &[]);
+        assert!(made.status == 7 && made.err.contains(wrong), "{}", made.err);
+    }
     assert_eq!(make("--nvme", host, &files[1], &["--dry-run"]).status, 2);
     let made = make("--nvme=subsystem", subsystem, &files[1], &["--key-length", "64", "--show-secret"]);
     let own = std::fs::read_to_string(&files[1]).expect("the secret");
