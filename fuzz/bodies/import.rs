@@ -1,6 +1,8 @@
 //! Configurations of other targets. Input: the text of a file. A first line with `#` and a word chooses the format.
 
-use lunar_import::{Found, ctld, iet, istgt, lio, nvmet, nvmet_tree, open_iscsi, scst, spdk, tgt, toml};
+use lunar_import::{
+    Found, TreeEntry, ctld, iet, istgt, lio, nvmet, nvmet_tree, open_iscsi, scst, spdk, tgt, toml,
+};
 use std::io;
 use std::path::Path;
 
@@ -43,17 +45,22 @@ fn found(text: &str, path: &Path) -> io::Result<Found> {
     }
 }
 
-/// A folder has the first parts of the lines below its path, and the text behind `=` is that of a file.
-fn in_tree(tree: &str, path: &Path) -> io::Result<Found> {
+/// A folder has the first parts of the lines below its path, and the text behind `=` is that of a file. An arrow is before the
+/// target of a link.
+fn in_tree(tree: &str, path: &Path) -> io::Result<TreeEntry> {
     let mut names = Vec::new();
     for line in tree.lines() {
         let (file, text) = line.split_once('=').unwrap_or((line, ""));
+        let (file, target) = file.split_once(" -> ").map_or((file, None), |(file, to)| (file, Some(to)));
         match Path::new(file).strip_prefix(path) {
-            Ok(rest) if rest.as_os_str().is_empty() => return Ok(Found::File(text.into())),
+            Ok(rest) if rest.as_os_str().is_empty() && target.is_some() => {
+                return Ok(TreeEntry::Link(target.unwrap_or_default().into()));
+            }
+            Ok(rest) if rest.as_os_str().is_empty() => return Ok(TreeEntry::File(text.into())),
             Ok(rest) => names.extend(rest.iter().next().map(|name| name.to_string_lossy().into_owned())),
             Err(_) => {}
         }
     }
     names.dedup();
-    Ok(Found::Folder(names))
+    Ok(TreeEntry::Folder(names))
 }

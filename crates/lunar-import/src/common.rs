@@ -6,6 +6,7 @@ use crate::portals::PortalSets;
 use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::net::IpAddr;
+use std::os::unix::fs::FileTypeExt;
 
 /// The shortest secret in bytes (RFC 7143 section 9.2.1).
 const MIN_SECRET: usize = 12;
@@ -157,7 +158,13 @@ impl Imported {
 impl Imported {
     /// Makes the portal groups. Returns the tags of each set.
     pub(crate) fn portal_groups(&mut self, sets: &mut PortalSets, place: &str) -> Vec<BTreeSet<u16>> {
-        for address in sets.resolve() {
+        let resolved = sets.resolve();
+        for address in resolved.with_tls {
+            let what =
+                format!("the portal {address}: hosts must use TLS, as at another portal with this address");
+            self.notes.changed(place, what);
+        }
+        for address in resolved.replaced {
             let what = format!(
                 "the portal {address}: only the addresses of the other portals, because it covers them"
             );
@@ -197,9 +204,15 @@ pub(crate) fn is_initiator(name: &str) -> bool {
     ["iqn.", "eui.", "naa."].iter().any(|kind| name.starts_with(kind)) && name.chars().all(is_of_name)
 }
 
-/// The medium of a path, which is a device if it is below `/dev`.
+/// The medium of a path: what this host has there. Without it, a path below `/dev` is a device, except for files in memory.
 pub(crate) fn medium_of(path: &str) -> DiskMedium {
-    match path.starts_with("/dev/") {
+    let found = std::fs::metadata(path).map(|found| found.file_type());
+    let is_device = match found {
+        Ok(kind) if kind.is_block_device() => true,
+        Ok(kind) if kind.is_file() => false,
+        _ => path.starts_with("/dev/") && !path.starts_with("/dev/shm/"),
+    };
+    match is_device {
         true => DiskMedium::Device(path.into()),
         false => DiskMedium::File(path.into()),
     }
@@ -308,6 +321,18 @@ mod tests {
         let mut open = Vec::new();
         limit_portals(&mut open, &everywhere());
         assert_eq!(open, []);
+    }
+
+    #[test]
+    fn medium_of_a_path_is_what_is_there() {
+        let is_device = |path: &str| matches!(medium_of(path), DiskMedium::Device(_));
+        let path = std::env::temp_dir().join(format!("lunar-medium-{}", std::process::id()));
+        std::fs::write(&path, "").expect("written");
+        let name = path.to_str().expect("text");
+        assert!(!is_device(name) && !is_device(&format!("/dev/..{name}")));
+        std::fs::remove_file(path).expect("removed");
+        assert!(is_device("/dev/vg0/no-such-volume") && !is_device("/dev/shm/no-such-file"));
+        assert!(!is_device("/srv/no-such-file"));
     }
 
     #[test]

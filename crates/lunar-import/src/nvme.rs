@@ -38,6 +38,17 @@ pub enum AdmittedHosts {
     Proven(Vec<ProvenHost>),
 }
 
+impl AdmittedHosts {
+    /// Whether a host is among those that are named.
+    pub(crate) fn names(&self, host: &str) -> bool {
+        match self {
+            AdmittedHosts::Every => false,
+            AdmittedHosts::Named(names) => names.contains(host),
+            AdmittedHosts::Proven(hosts) => hosts.iter().any(|one| one.nqn == host),
+        }
+    }
+}
+
 /// A host with a secret, a key of TLS, or both.
 #[derive(Debug, Default, PartialEq)]
 pub struct ProvenHost {

@@ -2,6 +2,9 @@
 
 use crate::portals::PortalSets;
 use crate::{Disk, Imported, NamespaceIdentifiers, NewNamespace, NewSubsystem};
+use lunar_proto::nvme::auth::DhChapSecret;
+use lunar_proto::nvme::tls::TlsKey;
+use lunar_wire::nvme::Nqn;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
@@ -17,7 +20,7 @@ impl Imported {
         subsystem: &mut NewSubsystem,
         nsid: u32,
         disk: Disk,
-        identifiers: NamespaceIdentifiers,
+        mut identifiers: NamespaceIdentifiers,
         place: &str,
     ) {
         let shown = format!("{}: namespace {nsid}, {}", subsystem.nqn, disk.medium);
@@ -38,9 +41,33 @@ impl Imported {
         if let (Some(number), None) = (number, &why) {
             self.notes.carried(place, shown);
             let disk = self.disk_index(disk, place);
+            self.keep_identifiers_apart(&mut identifiers, subsystem, place);
             subsystem.namespaces.insert(number, NewNamespace { disk, identifiers });
         } else {
             self.notes.lost(place, format!("{shown}: {}", why.unwrap_or_default()));
+        }
+    }
+
+    /// Takes identifiers that another namespace has already, also in another subsystem: hosts ignore the second one.
+    fn keep_identifiers_apart(
+        &mut self,
+        identifiers: &mut NamespaceIdentifiers,
+        subsystem: &NewSubsystem,
+        place: &str,
+    ) {
+        let all = self.configuration.subsystems.iter().chain([subsystem]);
+        let others: Vec<_> =
+            all.flat_map(|one| one.namespaces.values()).map(|one| &one.identifiers).collect();
+        let NamespaceIdentifiers { uuid, nguid, eui64 } = identifiers;
+        for (name, value) in [("UUID", uuid), ("NGUID", nguid), ("EUI64", eui64)] {
+            let Some(text) = value.clone() else { continue };
+            // Each kind has a form of its own.
+            let has = |other: &&NamespaceIdentifiers| other.named().any(|(_, one)| *one == text);
+            if others.iter().any(has) {
+                *value = None;
+                let what = format!("the {name} {text}, which another namespace has already");
+                self.notes.lost(place, what);
+            }
         }
     }
 
@@ -60,12 +87,16 @@ impl Imported {
         fits.then(|| text.to_owned())
     }
 
-    /// Reports the name of a subsystem that no server accepts. It is kept, because hosts know the name.
-    pub(crate) fn check_subsystem_name(&mut self, nqn: &str, place: &str) {
-        if !is_nqn(nqn) || nqn == DISCOVERY_NQN {
-            let what = format!("the name {nqn:?}, which is no NQN: change it before the first start");
-            self.notes.lost(place, what);
-        }
+    /// Reports the name of a subsystem that no server accepts, and returns false. It is kept, because hosts know the name.
+    pub(crate) fn check_subsystem_name(&mut self, nqn: &str, place: &str) -> bool {
+        let fits = is_nqn(nqn) && nqn != DISCOVERY_NQN;
+        let why = match self.configuration.subsystems.iter().any(|one| one.nqn == nqn) {
+            _ if !fits => "which is no NQN of a subsystem",
+            true => "which is given twice",
+            false => return true,
+        };
+        self.notes.lost(place, format!("the name {nqn:?}, {why}: change it before the first start"));
+        false
     }
 
     /// Makes the portal groups, and names them in the subsystems. Each subsystem has a list of sets of portals.
@@ -74,8 +105,8 @@ impl Imported {
         for (subsystem, used) in self.configuration.subsystems.iter_mut().zip(used) {
             subsystem.portal_groups = used.iter().flat_map(|set| &tags[*set]).copied().collect();
             // A subsystem without portal groups would be in all of them.
-            subsystem.offline = subsystem.portal_groups.is_empty();
-            if subsystem.offline {
+            if subsystem.portal_groups.is_empty() {
+                subsystem.offline = true;
                 let what = format!("{}: offline, because no portal of NVMe/TCP offers it", subsystem.nqn);
                 self.notes.lost(place, what);
             }
@@ -96,11 +127,9 @@ pub(crate) fn listen_address(transport: &str, address: &str, port: &str) -> Resu
     }
 }
 
-/// Whether a text is an NQN: `nqn.`, a date and a domain (NVMe Base 2.0 section 4.5).
+/// Whether a server accepts a text as an NQN.
 fn is_nqn(text: &str) -> bool {
-    let form = |c: char| if c.is_ascii_digit() { '9' } else { c };
-    let date: String = text.chars().take(12).map(form).collect();
-    is_plain(text) && text.len() > 12 && date == "nqn.9999-99."
+    Nqn::new(text).is_ok() && !text.contains(char::is_whitespace)
 }
 
 /// Whether a text is the NQN of a host, without wildcards.
@@ -108,15 +137,14 @@ pub(crate) fn is_host(text: &str) -> bool {
     is_nqn(text) && !text.contains(['*', '?'])
 }
 
-fn is_plain(text: &str) -> bool {
-    text.len() <= 223 && !text.contains(char::is_control)
+/// Whether a server accepts a text as a secret for DH-HMAC-CHAP.
+pub(crate) fn is_secret(text: &str) -> bool {
+    DhChapSecret::parse(text).is_ok()
 }
 
-/// Whether a text has the form `KIND:HH:BASE64:` of secrets of NVMe.
-pub(crate) fn is_secret(kind: &str, text: &str) -> bool {
-    let parts: Vec<&str> = text.split(':').collect();
-    let is_key = |key: &str| key.bytes().all(|b| b.is_ascii_alphanumeric() || b"+/=".contains(&b));
-    matches!(parts[..], [first, _, key, ""] if first == kind && key.len() >= 48 && is_key(key))
+/// Whether a server accepts a text as a key of TLS.
+pub(crate) fn is_tls_key(text: &str) -> bool {
+    TlsKey::parse(text).is_ok()
 }
 
 #[cfg(test)]
@@ -140,13 +168,22 @@ mod tests {
     #[test]
     fn names_and_secrets_are_recognized() {
         assert!(is_host("nqn.2014-08.org.nvmexpress:uuid:1b4e28ba-2fa1-11d2-883f-0016d3cca427"));
-        for name in ["testnqn", "nqn.2014-08", "nqn.2026-11.org.example:*", "nqn.2026-11.é\u{7}"] {
+        for name in [
+            "testnqn",
+            "nqn.2014-08",
+            "nqn.2026-11.org.example:*",
+            "nqn.2026-11.é\u{7}",
+            "nqn.2026-11.org.example:a b",
+            "nqn.2026-13.org.example:a",
+            "nqn.2014-08.org.nvmexpress:uuid:1b4e28ba",
+        ] {
             assert!(!is_host(name), "{name}");
         }
-        let key = "A".repeat(48);
-        assert!(is_secret("DHHC-1", &format!("DHHC-1:00:{key}:")));
-        for text in [format!("DHHC-1:00:{key}"), format!("NVMeTLSkey-1:01:{key}:"), String::new()] {
-            assert!(!is_secret("DHHC-1", &text), "{text}");
+        let (secret, key) = (DhChapSecret::of_key([1; 32]).to_text(), TlsKey::of_key([1; 32]).to_text());
+        assert!(is_secret(&secret) && is_tls_key(&key) && !is_secret(&key) && !is_tls_key(&secret));
+        let short = format!("DHHC-1:00:{}:", "A".repeat(48));
+        for text in [secret.trim_end_matches(':'), &secret.replace(":00:", ":04:"), &short, ""] {
+            assert!(!is_secret(text), "{text}");
         }
     }
 }

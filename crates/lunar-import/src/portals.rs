@@ -1,8 +1,17 @@
 //! NewPortal groups. In Lunar they belong to the server, and targets name them. Other targets give each target its own
 //! portals.
 
-use crate::configuration::{NewPortal, NewPortalGroup};
+use crate::configuration::{NewPortal, NewPortalGroup, NewTransport};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Addresses that have another effect now.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct ResolvedPortals {
+    /// They gave way to single addresses.
+    pub(crate) replaced: BTreeSet<String>,
+    /// Hosts reached them without TLS, and must use it now.
+    pub(crate) with_tls: BTreeSet<String>,
+}
 
 /// The portals of the targets, or of their portal groups, in the order in which they were added.
 #[derive(Debug, Default)]
@@ -18,15 +27,20 @@ impl PortalSets {
     }
 
     /// Replaces portals that Lunar cannot have beside others. An unspecified address covers every address of the host,
-    /// so it gives way to single addresses with the same port. All sets with an address have its greatest transport.
-    /// Returns the replaced addresses.
-    pub(crate) fn resolve(&mut self) -> BTreeSet<String> {
+    /// so it gives way to single addresses with the same port. All sets with an address have its greatest transport, also if
+    /// only an unspecified address has it: TLS would end otherwise.
+    pub(crate) fn resolve(&mut self) -> ResolvedPortals {
         let all: BTreeSet<NewPortal> = self.sets.iter().flat_map(|(_, portals)| portals.clone()).collect();
         let greatest = |portal: &NewPortal| {
-            let same = all.iter().filter(|other| other.listen == portal.listen).map(|other| other.transport);
-            same.max().unwrap_or(portal.transport)
+            let is_same =
+                |other: &&NewPortal| other.listen == portal.listen || covers(&other.listen, &portal.listen);
+            all.iter().filter(is_same).map(|other| other.transport).max().unwrap_or(portal.transport)
         };
-        let mut replaced = BTreeSet::new();
+        let mut resolved = ResolvedPortals::default();
+        let gets_tls = |one: &&NewPortal| {
+            one.transport == NewTransport::NvmeTcp && greatest(one) == NewTransport::NvmeTls
+        };
+        resolved.with_tls = all.iter().filter(gets_tls).map(|portal| portal.listen.clone()).collect();
         for (_, portals) in &mut self.sets {
             let mut new = BTreeSet::new();
             for portal in portals.iter() {
@@ -35,14 +49,14 @@ impl PortalSets {
                 if single.is_empty() {
                     new.insert(portal.clone());
                 } else {
-                    replaced.insert(portal.listen.clone());
+                    resolved.replaced.insert(portal.listen.clone());
                     new.extend(single.into_iter().cloned());
                 }
             }
             let merged = new.into_iter().map(|portal| NewPortal { transport: greatest(&portal), ..portal });
             *portals = merged.collect();
         }
-        replaced
+        resolved
     }
 
     /// NewPortal groups such that each set is a union of groups, and the tags of each set. A portal is in one group only,
@@ -71,7 +85,7 @@ impl PortalSets {
 }
 
 /// Whether an address is unspecified and covers another one.
-fn covers(any: &str, single: &str) -> bool {
+pub(crate) fn covers(any: &str, single: &str) -> bool {
     let port = |address: &str| address.rsplit_once(':').map(|(_, port)| port.to_owned());
     let is_v6 = |address: &str| address.starts_with('[');
     let is_any = |address: &str| address.starts_with("0.0.0.0:") || address.starts_with("[::]:");
@@ -81,7 +95,6 @@ fn covers(any: &str, single: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::NewTransport;
 
     fn portals(addresses: &[&str]) -> Vec<NewPortal> {
         addresses
@@ -110,7 +123,7 @@ mod tests {
         let mut sets = PortalSets::default();
         sets.add(Some(1), portals(&["192.0.2.1:3260", "192.0.2.2:3261"]));
         sets.add(Some(1), portals(&["0.0.0.0:3260", "[::]:3260"]));
-        assert_eq!(sets.resolve(), ["0.0.0.0:3260".to_owned()].into());
+        assert_eq!(sets.resolve().replaced, ["0.0.0.0:3260".to_owned()].into());
         let (_, tags) = sets.groups();
         assert!(tags[0].len() == 2 && tags[1].len() == 2 && tags[0].intersection(&tags[1]).count() == 1);
         assert!(sets.sets[1].1.iter().any(|portal| portal.listen == "[::]:3260"), "nothing else has IPv6");
@@ -121,8 +134,25 @@ mod tests {
         let mut sets = PortalSets::default();
         sets.add(None, portals(&["192.0.2.1:3260"]));
         sets.add(None, [NewPortal { listen: "192.0.2.1:3260".into(), transport: NewTransport::Iser }]);
-        assert!(sets.resolve().is_empty());
+        assert_eq!(sets.resolve(), ResolvedPortals::default());
         assert_eq!(sets.groups().0.len(), 1);
+    }
+
+    #[test]
+    fn address_that_a_tls_portal_covers_has_tls() {
+        let portal = |listen: &str, transport| [NewPortal { listen: listen.into(), transport }];
+        for tls in ["0.0.0.0:4420", "127.0.0.1:4420"] {
+            let mut sets = PortalSets::default();
+            sets.add(None, portal(tls, NewTransport::NvmeTls));
+            sets.add(None, portal("127.0.0.1:4420", NewTransport::NvmeTcp));
+            assert_eq!(sets.resolve().with_tls, ["127.0.0.1:4420".to_owned()].into(), "{tls}");
+            assert_eq!(sets.groups().0[0].portals, portal("127.0.0.1:4420", NewTransport::NvmeTls));
+        }
+        let mut sets = PortalSets::default();
+        sets.add(None, portal("0.0.0.0:4420", NewTransport::NvmeTcp));
+        sets.add(None, portal("127.0.0.1:4420", NewTransport::NvmeTls));
+        assert_eq!(sets.resolve().with_tls, BTreeSet::new(), "the plain portal is replaced");
+        assert_eq!(sets.groups().0[0].portals, portal("127.0.0.1:4420", NewTransport::NvmeTls));
     }
 
     #[test]

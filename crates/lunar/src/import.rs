@@ -2,6 +2,7 @@
 
 mod attachments;
 mod secrets;
+mod tree;
 
 use crate::client::json;
 use crate::exit::{Exit, Failure};
@@ -90,7 +91,7 @@ pub fn import(args: Import) -> Result<ExitCode, Failure> {
         Format::Scst => lunar_import::scst(&source()?),
         Format::Ctld => lunar_import::ctld(&source()?),
         Format::Nvmet if args.file.is_dir() => {
-            lunar_import::nvmet_tree(&|path| attachments::found(&args.file, path))
+            lunar_import::nvmet_tree(&|path| tree::found(&args.file, path))
         }
         Format::Nvmet => lunar_import::nvmet(&source()?),
         Format::Spdk => lunar_import::spdk(&source()?, &reader),
@@ -316,39 +317,6 @@ mod tests {
             );
         }
         fs::remove_dir_all(folder).expect("the folder");
-    }
-
-    /// The tree of configfs, from a list of its files.
-    #[test]
-    fn nvmet_tree_is_imported_with_its_secrets() {
-        let folder = interop::Folder::fresh();
-        let list = include_str!("../../lunar-import/tests/samples/nvmet/tree.txt");
-        for line in list.lines() {
-            let (path, text) = line.split_once('=').unwrap_or((line, ""));
-            let path = folder.join("nvmet").join(path);
-            fs::create_dir_all(if line.contains('=') { path.parent().expect("a parent") } else { &path })
-                .expect("a folder");
-            if line.contains('=') {
-                fs::write(path, format!("{text}\n")).expect("written");
-            }
-        }
-        let (file, output) = (folder.join("nvmet"), folder.join("lunar.toml"));
-        let args = Import {
-            format: Format::Nvmet,
-            file,
-            output: Some(output.clone()),
-            root: "/".into(),
-            json: false,
-        };
-        assert_eq!(import(args).err().map(|failure| failure.exit), Some(Exit::NotCarried));
-        let written = lunar_server::config::load(&output);
-        let config = written.unwrap_or_else(|list| panic!("{}", list[0]));
-        let locked = config.targets.iter().find(|one| one.name.ends_with(":locked")).expect("a subsystem");
-        let own = locked.subsystem.as_ref().expect("an NVMe subsystem");
-        assert!(own.secret.is_some() && own.hosts.contains_key("nqn.2026-11.org.example:ann"));
-        use std::os::unix::fs::MetadataExt;
-        let secret = fs::metadata(folder.join("secrets/ann.key")).expect("a file");
-        assert_eq!(secret.mode() & 0o777, 0o600);
     }
 
     #[test]

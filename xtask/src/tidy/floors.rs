@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 /// A crate of the product, and the crates of the product that it may link directly or transitively.
 const FLOORS: [(&str, &[&str]); 22] = [
     ("lunar-wire", &[]),
-    ("lunar-import", &[]),
     ("lunar-proto", &["lunar-wire"]),
+    ("lunar-import", &["lunar-wire", "lunar-proto"]),
     ("lunar-scsi", &["lunar-wire"]),
     ("lunar-runtime", &["lunar-wire"]),
     ("lunar-block", &["lunar-wire", "lunar-proto", "lunar-runtime"]),

@@ -27,9 +27,11 @@ impl CtldKey {
         format!("line {}", self.line)
     }
 
-    /// The key and its words.
+    /// The key and its words, without secrets.
     pub(super) fn shown(&self) -> String {
-        format!("{} {}", self.key, self.words.join(" ")).trim_end().into()
+        let words = if self.key.starts_with("chap") { 1 } else { usize::MAX };
+        let words: Vec<&str> = self.words.iter().take(words).map(String::as_str).collect();
+        format!("{} {}", self.key, words.join(" ")).trim_end().into()
     }
 }
 
@@ -245,10 +247,11 @@ fn no_value(key: &str, line: usize) -> ImportError {
 
 fn unexpected(line: usize, token: &CtldToken) -> ImportError {
     let found = match token {
-        CtldToken::Word(text) | CtldToken::Quoted(text) => format!("{text:?}"),
-        CtldToken::Open => "\"{\"".into(),
-        CtldToken::Close => "\"}\"".into(),
-        CtldToken::Semicolon => "\";\"".into(),
+        // It could be a secret.
+        CtldToken::Word(_) | CtldToken::Quoted(_) => "a text",
+        CtldToken::Open => "\"{\"",
+        CtldToken::Close => "\"}\"",
+        CtldToken::Semicolon => "\";\"",
     };
     ImportError::new(format!("line {line}: {found} in place of a key"), "check the file with ctld -t")
 }
@@ -302,7 +305,7 @@ mod tests {
             ("target a {}\n}", "line 2: \"}\" in place of a key"),
             ("target", "line 1: target has too few values"),
             ("portal-group p { listen\n tag 1 }", "line 1: listen has too few values"),
-            ("\"a\" b", "line 1: \"a\" in place of a key"),
+            ("\"a\" b", "line 1: a text in place of a key"),
         ] {
             let e = parse(text).expect_err(text);
             assert!(e.what.starts_with(what), "{text}: {e}");

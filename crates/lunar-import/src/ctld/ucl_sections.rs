@@ -120,8 +120,9 @@ mod tests {
     fn shown(text: &str) -> Vec<String> {
         let keys = parse(text).unwrap_or_else(|e| panic!("{e}"));
         let one = |key: &super::CtldKey| {
-            let block: Vec<String> = key.block.iter().map(super::CtldKey::shown).collect();
-            format!("{} {{{}}}", key.shown(), block.join("; "))
+            let whole = |key: &super::CtldKey| format!("{} {}", key.key, key.words.join(" "));
+            let block: Vec<String> = key.block.iter().map(|key| whole(key).trim_end().to_owned()).collect();
+            format!("{} {{{}}}", whole(key).trim_end(), block.join("; "))
         };
         keys.iter().map(one).collect()
     }

@@ -85,7 +85,7 @@ impl IetImport {
 
     /// Makes the portal groups, and names them in the targets. A target without addresses is in the first group.
     pub(super) fn portals(&mut self, portals: &mut PortalSets) {
-        for address in portals.resolve() {
+        for address in portals.resolve().replaced {
             let what = format!(
                 "the portal {address}: only the single addresses of targets.allow, because it covers them"
             );

@@ -15,9 +15,11 @@ impl IstgtKey {
         self.words.get(n).map(String::as_str).unwrap_or_default()
     }
 
-    /// The key and its words.
+    /// The key and its words, without secrets.
     pub(super) fn shown(&self) -> String {
-        format!("{} {}", self.key, self.words.join(" ")).trim_end().into()
+        let words = if self.key.eq_ignore_ascii_case("Auth") { 1 } else { usize::MAX };
+        let words: Vec<&str> = self.words.iter().take(words).map(String::as_str).collect();
+        format!("{} {}", self.key, words.join(" ")).trim_end().into()
     }
 }
 

@@ -8,7 +8,7 @@ mod file;
 mod targets;
 
 use crate::portals::PortalSets;
-use crate::{ImportError, Imported};
+use crate::{ImportError, Imported, json};
 use file::SaveConfig;
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 /// # Errors
 /// The text is no such file, or it has no disk and no target.
 pub fn lio(text: &str) -> Result<Imported, ImportError> {
-    let file: SaveConfig = serde_json::from_str(text).map_err(|e| {
+    let file: SaveConfig = json::parse(text).map_err(|e| {
         ImportError::new(format!("the file is no saveconfig.json: {e}"), "give the file that targetcli saves")
     })?;
     if file.storage_objects.is_empty() && file.targets.is_empty() {

@@ -5,8 +5,6 @@ use super::file::{NvmetConfig, NvmetHost, NvmetSubsystem};
 use crate::nvme_steps::{is_host, is_secret};
 use crate::{AdmittedHosts, ProvenHost};
 
-const KIND: &str = "DHHC-1";
-
 impl NvmetImport {
     /// The hosts of a subsystem. Lunar has no subsystem with hosts that need a secret and hosts that need none: then
     /// only the former are admitted.
@@ -23,9 +21,14 @@ impl NvmetImport {
             let secret = host.map_or("", |host| host.dhchap.text("key"));
             if !is_host(name) {
                 self.0.notes.lost(place, format!("the host {name:?}, which is no NQN of a host"));
+            } else if host.is_none() {
+                // Its secret is unknown, if it has one.
+                self.0.notes.lost(place, format!("the host {name}, which is not among the hosts"));
+            } else if from.allowed_hosts[..n].contains(name) {
+                self.0.notes.changed(place, format!("the host {name}, which is given twice"));
             } else if secret.is_empty() {
                 others.push((place, name.clone()));
-            } else if !is_secret(KIND, secret) {
+            } else if !is_secret(secret) {
                 self.0.notes.lost(place, format!("the host {name}, whose secret is malformed"));
             } else {
                 let secret = Some(self.0.configuration.secret_file(name, "key", secret));
@@ -62,13 +65,15 @@ impl NvmetImport {
         let own = |host: &NvmetHost| host.dhchap.text("ctrl_key").to_owned();
         let all = file.hosts.iter().filter(is_proven).map(|host| (&host.nqn, own(host)));
         let all: Vec<_> = all.filter(|(_, secret)| !secret.is_empty()).collect();
-        let (_, first) = all.first().filter(|(_, secret)| is_secret(KIND, secret))?;
-        for (host, _) in all.iter().filter(|(_, secret)| secret != first) {
-            let what =
-                format!("the secret of {} for {host}: a subsystem has one for all its hosts", from.nqn);
-            self.0.notes.lost(place, what);
+        let first = all.iter().find(|(_, secret)| is_secret(secret)).map(|(_, secret)| secret);
+        for (host, secret) in all.iter().filter(|(_, secret)| Some(secret) != first) {
+            let why = match is_secret(secret) {
+                true => "a subsystem has one for all its hosts",
+                false => "it is malformed",
+            };
+            self.0.notes.lost(place, format!("the secret of {} for {host}: {why}", from.nqn));
         }
-        Some(self.0.configuration.secret_file(&from.nqn, "key", first))
+        Some(self.0.configuration.secret_file(&from.nqn, "key", first?))
     }
 
     /// Reports hosts that no subsystem admits by name.

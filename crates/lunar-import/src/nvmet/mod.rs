@@ -8,9 +8,11 @@ mod ports;
 mod subsystems;
 mod tree;
 
+pub use tree::{MAX_ATTRIBUTE, MAX_TREE_ENTRIES, TreeEntry, TreeReader};
+
 use crate::nvme_steps::DISCOVERY_NQN;
 use crate::portals::PortalSets;
-use crate::{ImportError, Imported, Reader};
+use crate::{ImportError, Imported, json};
 use file::NvmetConfig;
 use serde_json::Value;
 
@@ -19,20 +21,21 @@ use serde_json::Value;
 /// # Errors
 /// The text is no such file, or it has no subsystem.
 pub fn nvmet(text: &str) -> Result<Imported, ImportError> {
-    let file = serde_json::from_str(text).map_err(|e| {
+    let file = json::parse(text).map_err(|e| {
         let hint = "give the file that nvmetcli saves, or the folder /sys/kernel/config/nvmet";
         ImportError::new(format!("the file is no config.json of nvmetcli: {e}"), hint)
     })?;
     import(&file, false)
 }
 
-/// Imports the tree `/sys/kernel/config/nvmet`. Paths of the reader are relative to it.
+/// Imports the tree `/sys/kernel/config/nvmet`.
 ///
 /// # Errors
-/// A file of the tree cannot be read, or it has no subsystem.
-pub fn nvmet_tree(reader: Reader<'_>) -> Result<Imported, ImportError> {
-    let file = serde_json::from_value(Value::Object(tree::read(reader)?))
-        .map_err(|e| ImportError::new(format!("the folder is no tree of nvmet: {e}"), tree::HINT))?;
+/// A file of the tree cannot be read, the tree is no such tree or too large, or it has no subsystem.
+pub fn nvmet_tree(reader: TreeReader<'_>) -> Result<Imported, ImportError> {
+    let file = serde_json::from_value(Value::Object(tree::read(reader)?)).map_err(|e| {
+        ImportError::new(format!("the folder is no tree of nvmet: {}", json::fault(&e)), tree::HINT)
+    })?;
     import(&file, true)
 }
 

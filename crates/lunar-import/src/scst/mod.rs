@@ -104,7 +104,12 @@ impl ScstImport {
             return;
         }
         let gap = if owner.is_empty() { "" } else { ": " };
-        let what = format!("{owner}{gap}{}", [&entry.key, entry.arg()].join(" ").trim_end());
+        // What follows the name of a user is a secret.
+        let arg = match entry.key.starts_with("IncomingUser") || entry.key.starts_with("OutgoingUser") {
+            true => entry.arg().split_whitespace().next().unwrap_or_default(),
+            false => entry.arg(),
+        };
+        let what = format!("{owner}{gap}{}", [&entry.key, arg].join(" ").trim_end());
         self.imported.notes.lost(entry.place(), what);
     }
 

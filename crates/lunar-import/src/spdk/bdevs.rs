@@ -12,12 +12,21 @@ pub(super) struct Bdev {
     pub(super) uuid: String,
 }
 
+/// Whether a method makes a block device, or the controller of some.
+pub(super) fn is_made_by(method: &str) -> bool {
+    method.starts_with("bdev_") && (method.ends_with("_create") || method.ends_with("_attach_controller"))
+}
+
 impl SpdkImport<'_> {
     /// Keeps a block device for the namespaces that name it.
     pub(super) fn bdev(&mut self, call: &Call) {
         let name = call.text("name");
         if name.is_empty() {
             return self.imported.notes.lost(&call.place, format!("{}: it has no name", call.method));
+        }
+        // A controller has a call for each of its paths.
+        if self.bdevs.contains_key(name) && !call.method.ends_with("_attach_controller") {
+            return self.imported.notes.lost(&call.place, format!("{name}: the name is given twice"));
         }
         let disk = disk(call);
         if let Err(why) = &disk {

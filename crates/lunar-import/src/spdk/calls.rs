@@ -1,6 +1,6 @@
 //! The RPCs of a configuration.
 
-use crate::ImportError;
+use crate::{ImportError, json};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -26,7 +26,7 @@ struct SpdkPart {
 
 /// Reads all RPCs in their order.
 pub(super) fn read(text: &str) -> Result<Vec<Call>, ImportError> {
-    let file: SpdkConfig = serde_json::from_str(text).map_err(|e| {
+    let file: SpdkConfig = json::parse(text).map_err(|e| {
         let hint = "give the file that rpc.py save_config writes";
         ImportError::new(format!("the file is no configuration of SPDK: {e}"), hint)
     })?;
@@ -61,6 +61,12 @@ impl Call {
 
     pub(super) fn number(&self, key: &str) -> Option<u64> {
         self.parameters.get(key).and_then(Value::as_u64)
+    }
+
+    /// The texts in a parameter that is a list.
+    pub(super) fn texts(&self, key: &str) -> Option<Vec<&str>> {
+        let list = self.parameters.get(key).and_then(Value::as_array)?;
+        Some(list.iter().filter_map(Value::as_str).collect())
     }
 
     pub(super) fn flag(&self, key: &str) -> bool {

@@ -2,9 +2,17 @@
 
 use super::SpdkImport;
 use super::calls::Call;
-use crate::nvme_steps::{is_host, is_secret};
+use crate::nvme_steps::{is_host, is_secret, is_tls_key};
 use crate::{AdmittedHosts, Found, ProvenHost};
 use std::path::Path;
+
+/// The first parts of keys.
+const SECRET: &str = "DHHC-1";
+const TLS_KEY: &str = "NVMeTLSkey-1";
+
+fn is_key(kind: &str, text: &str) -> bool {
+    if kind == TLS_KEY { is_tls_key(text) } else { is_secret(text) }
+}
 
 impl SpdkImport<'_> {
     /// Adds a host to its subsystem. If a host of a subsystem has a key, hosts without one are not admitted.
@@ -24,9 +32,15 @@ impl SpdkImport<'_> {
                 .notes
                 .changed(place, format!("{nqn}: every host, also without a key of {host}"));
         }
+        if self.imported.configuration.subsystems[index].hosts.names(host) {
+            return self
+                .imported
+                .notes
+                .changed(place, format!("{nqn}: the host {host}, which is given twice"));
+        }
         let names = ["dhchap_key", "psk", "dhchap_ctrlr_key"].map(|key| call.text(key));
         let [secret, tls_key, own] = names;
-        let kinds = [("DHHC-1", "key", host), ("NVMeTLSkey-1", "tls", host), ("DHHC-1", "key", nqn)];
+        let kinds = [(SECRET, "key", host), (TLS_KEY, "tls", host), (SECRET, "key", nqn)];
         let [secret, tls_key, own] = [(secret, kinds[0]), (tls_key, kinds[1]), (own, kinds[2])]
             .map(|(name, kind)| self.key(name, kind, place));
         let demands = names[..2].iter().any(|name| !name.is_empty());
@@ -88,8 +102,8 @@ impl SpdkImport<'_> {
         }
         let path = self.keys.get(name).map_or(name, String::as_str);
         let found = match (self.reader)(Path::new(path)) {
-            Ok(Found::File(text)) if is_secret(kind, text.trim()) => Ok(text.trim().to_owned()),
-            Ok(_) => Err(format!("the file {path} has no key of the form {kind}:HH:BASE64:")),
+            Ok(Found::File(text)) if is_key(kind, text.trim()) => Ok(text.trim().to_owned()),
+            Ok(_) => Err(format!("the file {path} has no valid key of the form {kind}:HH:BASE64:")),
             Err(e) => Err(format!("the key {path} cannot be read: {e}")),
         };
         match found {

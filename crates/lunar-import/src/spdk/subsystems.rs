@@ -12,8 +12,9 @@ impl SpdkImport<'_> {
     /// Adds a subsystem.
     pub(super) fn subsystem(&mut self, call: &Call) {
         let (nqn, place) = (call.text("nqn"), call.place.as_str());
-        self.imported.check_subsystem_name(nqn, place);
-        self.imported.notes.carried(place, nqn);
+        if self.imported.check_subsystem_name(nqn, place) {
+            self.imported.notes.carried(place, nqn);
+        }
         let range = (call.number("min_cntlid").unwrap_or(1), call.number("max_cntlid").unwrap_or(65519));
         if range != ALL_CONTROLLERS {
             let what = format!(
@@ -25,7 +26,8 @@ impl SpdkImport<'_> {
         if call.flag("passthrough") {
             self.imported.notes.lost(place, format!("{nqn}: commands for the devices themselves"));
         }
-        let hosts = match call.flag("allow_any_host") {
+        let any_host = self.any_host.get(nqn).copied().unwrap_or_else(|| call.flag("allow_any_host"));
+        let hosts = match any_host {
             true => AdmittedHosts::Every,
             false => AdmittedHosts::Named(BTreeSet::new()),
         };

@@ -250,6 +250,15 @@ fn disk_that_cannot_be_served_is_lost() {
 }
 
 #[test]
+fn secret_in_a_wrong_place_is_not_shown() {
+    let imported = with("chap \"ann\" \"hidden-secret\"\nlun p { path /p }", "lun 1 p");
+    has(&notes(&imported, Outcome::Lost), &["chap ann"]);
+    assert!(!notes(&imported, Outcome::Lost).contains("hidden-secret"));
+    let e = ctld("auth-group a { chap ann hidden-secret \"hidden-secret\" }").expect_err("an odd text");
+    assert!(!e.what.contains("hidden-secret"), "{e}");
+}
+
+#[test]
 fn foreign_file_is_rejected() {
     for text in ["", "debug 1", "{\"targets\": []}", "[Global]\nx = 1"] {
         assert!(ctld(text).is_err(), "{text}");

@@ -2,7 +2,7 @@
 
 use super::{disk_named, has, keeps, notes, subsystem};
 use lunar_import::{
-    AdmittedHosts, DiskMedium, Found, Imported, NewTransport, Outcome, nvmet, nvmet_tree, toml,
+    AdmittedHosts, DiskMedium, Imported, NewTransport, Outcome, TreeEntry, nvmet, nvmet_tree, toml,
 };
 use std::collections::BTreeSet;
 use std::io;
@@ -16,21 +16,25 @@ fn import(text: &str) -> Imported {
     nvmet(text).expect("it is a config.json")
 }
 
-/// Reads the sample of a tree: a line for each file or empty folder.
-fn in_tree(tree: &str, path: &Path) -> io::Result<Found> {
+/// Reads the sample of a tree: a line for each file, link or empty folder.
+fn in_tree(tree: &str, path: &Path) -> io::Result<TreeEntry> {
     let path = path.to_str().expect("text");
     let folder = if path.is_empty() { String::new() } else { format!("{path}/") };
     let mut names = BTreeSet::new();
     for line in tree.lines() {
         let (file, text) = line.split_once('=').unwrap_or((line, ""));
         if file == path {
-            return Ok(Found::File(format!("{text}\n")));
+            return Ok(TreeEntry::File(format!("{text}\n")));
+        }
+        let (file, target) = line.split_once(" -> ").unwrap_or((file, ""));
+        if file == path {
+            return Ok(TreeEntry::Link(target.into()));
         }
         let below = file.strip_prefix(&folder).and_then(|rest| rest.split('/').next());
         names.extend(below.filter(|name| !name.is_empty()).map(str::to_owned));
     }
     let is_known = !names.is_empty() || tree.lines().any(|line| line == folder);
-    is_known.then_some(Found::Folder(names.into_iter().collect())).ok_or(io::ErrorKind::NotFound.into())
+    is_known.then_some(TreeEntry::Folder(names.into_iter().collect())).ok_or(io::ErrorKind::NotFound.into())
 }
 
 fn import_tree(tree: &str) -> Imported {
@@ -127,10 +131,63 @@ fn tree_has_the_secrets_of_hosts() {
     let lost = notes(&imported, Outcome::Lost);
     has(
         &lost,
-        &["the host nqn.2026-11.org.example:bob, which has no secret", "ANA group 2, which is inaccessible"],
+        &[
+            "the host nqn.2026-11.org.example:bob, which has no secret",
+            "ANA group 2, which is inaccessible at port 1",
+            "ANA group 1, which is non-optimized at port 2",
+        ],
     );
+    assert!(!lost.contains("optimized at port 1") && !lost.contains("accessible at port 2"), "{lost}");
     assert!(!notes(&imported, Outcome::Changed).contains("nvmetcli saves no secrets"));
     assert!(!toml(configuration, "secrets").contains("DHHC-1"), "secrets are in files of their own");
+}
+
+#[test]
+fn name_of_a_link_in_a_tree_means_nothing() {
+    let ann = "nqn.2026-11.org.example:ann";
+    let link = format!("allowed_hosts/{ann} -> ");
+    let alias = "allowed_hosts/nqn.2026-11.org.example:alias -> ";
+    assert!(TREE.contains(&link));
+    let imported = import_tree(&TREE.replace(&link, alias));
+    let AdmittedHosts::Proven(hosts) = &subsystem(&imported.configuration, "locked").hosts else {
+        panic!("no proof")
+    };
+    assert_eq!((hosts[0].nqn.as_str(), hosts[0].secret.as_deref()), (ann, Some("ann.key")));
+    assert_eq!(subsystem(&imported.configuration, "mixed").portal_groups, [1, 2].into());
+    // The folder of a host has its secret. A link without one could be any host.
+    let gone = TREE.replace(&format!("hosts/{ann}\n"), "hosts/nqn.2026-11.org.example:gone\n");
+    let imported = import_tree(&gone);
+    assert_eq!(subsystem(&imported.configuration, "locked").hosts, AdmittedHosts::Named(BTreeSet::new()));
+    has(&notes(&imported, Outcome::Lost), &["the host nqn.2026-11.org.example:gone, which is not among"]);
+}
+
+#[test]
+fn tree_with_other_entries_is_rejected() {
+    let fault = |tree: &str| nvmet_tree(&|path| in_tree(tree, path)).expect_err("no tree").what;
+    let host = "hosts/nqn.2026-11.org.example:ann";
+    for (from, to, expected) in [
+        ("hosts/nqn.2026-11.org.example:ann\n", "ports/1\n", "leads to \"../../../../nvmet/ports/1\""),
+        ("hosts/nqn.2026-11.org.example:ann\n", "hosts/..\n", "and not into hosts"),
+        (
+            "allowed_hosts/nqn.2026-11.org.example:bob -> ../../../../nvmet/hosts/nqn.2026-11.org.example:bob",
+            "allowed_hosts/nqn.2026-11.org.example:bob/",
+            "allowed_hosts/nqn.2026-11.org.example:bob is no link",
+        ),
+        ("dhchap_key=\n", "dhchap_key/x=\n", "dhchap_key is no file"),
+        ("discovery_nqn=", &format!("hosts/link -> ../{host}\ndiscovery_nqn="), "hosts/link is no folder"),
+        ("dhchap_key=\n", &format!("dhchap_key={}\n", "x".repeat(4096)), "has more than 4096 bytes"),
+    ] {
+        assert!(TREE.contains(from), "{from}");
+        let found = fault(&TREE.replace(from, to));
+        assert!(found.contains(expected), "{found}");
+    }
+    let many = |path: &Path| match path.as_os_str().is_empty() {
+        true => Ok(TreeEntry::Folder(vec!["hosts".into()])),
+        false => Ok(TreeEntry::Folder(vec!["x".into(); if path.ends_with("hosts") { 1000 } else { 100 }])),
+    };
+    assert_eq!(nvmet_tree(&many).expect_err("too many").what, "the folder has more than 100000 entries");
+    let unknown = format!("other/{host} -> .\nports/1/other -> /\n{TREE}other=\n");
+    assert!(!import_tree(&unknown).configuration.subsystems.is_empty());
 }
 
 #[test]
@@ -153,5 +210,9 @@ fn empty_and_foreign_files_are_rejected() {
         let error = nvmet(text).expect_err(text);
         assert!(error.what.starts_with("the file is no config.json of nvmetcli: "), "{error}");
     }
+    let secret =
+        nvmet("{\"hosts\": [{\"dhchap\": \"DHHC-1:00:secret:\"}]}").expect_err("a text in place of a map");
+    has(&secret.what, &["expected a map at line 1 column"]);
+    assert!(!secret.what.contains("secret"), "{secret}");
     assert!(nvmet_tree(&|_| Err(io::ErrorKind::NotFound.into())).is_err());
 }
