@@ -7,6 +7,9 @@ use std::path::Path;
 
 /// Folders in which records are: target, portal and interface, in `nodes`.
 const MAX_DEPTH: usize = 4;
+/// The most entries of folders, and the most bytes of their files. Links lead to each of them many times.
+const MAX_ENTRIES: usize = 100_000;
+const MAX_BYTES: usize = 64 << 20;
 
 /// The files of the database.
 #[derive(Debug, Default)]
@@ -35,12 +38,13 @@ impl IscsiFolder {
         // The other files are beside `nodes`.
         let is_whole = names.iter().any(|name| name == "nodes");
         let beside = |name: &str| if is_whole { name.to_owned() } else { format!("../{name}") };
-        walk(reader, if is_whole { "nodes" } else { "" }, 0, &mut folder.records)?;
+        let mut walk = RecordWalk { reader, entries: 0, bytes: 0 };
+        walk.folder(if is_whole { "nodes" } else { "" }, 0, &mut folder.records)?;
         folder.records.retain(|file| file.value("node.name").is_some());
         for (name, files) in [("ifaces", &mut folder.interfaces), ("send_targets", &mut folder.discovery)] {
             let path = beside(name);
             // Records do not need these folders, and their targets may be links to nowhere.
-            _ = walk(reader, &path, 2, files);
+            _ = walk.folder(&path, 2, files);
         }
         let file = |name: &str| match reader(Path::new(&beside(name))) {
             Ok(Found::File(text)) => Some(IscsiFile::parse(&beside(name), &text)),
@@ -62,22 +66,39 @@ fn found(reader: Reader<'_>, path: &str) -> Result<Found, ImportError> {
     })
 }
 
-/// Reads the files below a folder, in the order of their names.
-fn walk(
-    reader: Reader<'_>,
-    folder: &str,
-    depth: usize,
-    files: &mut Vec<IscsiFile>,
-) -> Result<(), ImportError> {
-    let Found::Folder(mut names) = found(reader, folder)? else { return Ok(()) };
-    names.sort_unstable();
-    for name in names.iter().filter(|name| !name.starts_with('.') && !name.ends_with('~')) {
-        let path = if folder.is_empty() { name.clone() } else { format!("{folder}/{name}") };
-        match found(reader, &path)? {
-            Found::File(text) => files.push(IscsiFile::parse(&path, &text)),
-            Found::Folder(_) if depth < MAX_DEPTH => walk(reader, &path, depth + 1, files)?,
-            Found::Folder(_) => {}
+/// What was read until now.
+struct RecordWalk<'a> {
+    reader: Reader<'a>,
+    entries: usize,
+    bytes: usize,
+}
+
+impl RecordWalk<'_> {
+    /// Reads the files below a folder, in the order of their names.
+    fn folder(&mut self, folder: &str, depth: usize, files: &mut Vec<IscsiFile>) -> Result<(), ImportError> {
+        let Found::Folder(mut names) = found(self.reader, folder)? else { return Ok(()) };
+        names.sort_unstable();
+        for name in names.iter().filter(|name| !name.starts_with('.') && !name.ends_with('~')) {
+            let path = if folder.is_empty() { name.clone() } else { format!("{folder}/{name}") };
+            self.count(1, 0)?;
+            match found(self.reader, &path)? {
+                Found::File(text) => {
+                    self.count(0, text.len())?;
+                    files.push(IscsiFile::parse(&path, &text));
+                }
+                Found::Folder(_) if depth < MAX_DEPTH => self.folder(&path, depth + 1, files)?,
+                Found::Folder(_) => {}
+            }
         }
+        Ok(())
     }
-    Ok(())
+
+    fn count(&mut self, entries: usize, bytes: usize) -> Result<(), ImportError> {
+        (self.entries, self.bytes) = (self.entries + entries, self.bytes.saturating_add(bytes));
+        if self.entries <= MAX_ENTRIES && self.bytes <= MAX_BYTES {
+            return Ok(());
+        }
+        let what = format!("the folder has more than {MAX_ENTRIES} entries, or {} MiB", MAX_BYTES >> 20);
+        Err(ImportError::new(what, "give /etc/iscsi, or the folder of one target in its nodes"))
+    }
 }

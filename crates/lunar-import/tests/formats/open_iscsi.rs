@@ -40,6 +40,20 @@ fn toml(imported: &Imported, name: &str) -> String {
 }
 
 #[test]
+fn folder_without_an_end_is_rejected() {
+    let fault = |reader: lunar_import::Reader<'_>| open_iscsi(reader).expect_err("too much").what;
+    // Links to the folder itself.
+    let links: Vec<String> = (0..37).map(|n| n.to_string()).collect();
+    assert!(fault(&|_: &Path| Ok(Found::Folder(links.clone()))).contains("more than 100000 entries"));
+    let large = "#".repeat(33 << 20);
+    let files = |path: &Path| match path.as_os_str().is_empty() {
+        true => Ok(Found::Folder(links.clone())),
+        false => Ok(Found::File(large.clone())),
+    };
+    assert!(fault(&files).contains("64 MiB"));
+}
+
+#[test]
 fn records_of_a_target_are_paths_of_one_attachment() {
     let imported = import("");
     assert_eq!(imported.configuration.attachments.len(), 2);
