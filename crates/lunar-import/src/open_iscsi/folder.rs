@@ -66,7 +66,7 @@ fn found(reader: Reader<'_>, path: &str) -> Result<Found, ImportError> {
     })
 }
 
-/// What was read until now.
+/// The entries and bytes that were read until now.
 struct RecordWalk<'a> {
     reader: Reader<'a>,
     entries: usize,

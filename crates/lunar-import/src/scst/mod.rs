@@ -104,7 +104,7 @@ impl ScstImport {
             return;
         }
         let gap = if owner.is_empty() { "" } else { ": " };
-        // What follows the name of a user is a secret.
+        // A secret follows the name of a user.
         let arg = match entry.key.starts_with("IncomingUser") || entry.key.starts_with("OutgoingUser") {
             true => entry.arg().split_whitespace().next().unwrap_or_default(),
             false => entry.arg(),
