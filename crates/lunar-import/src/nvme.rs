@@ -69,12 +69,15 @@ pub struct NewNamespace {
     pub identifiers: NamespaceIdentifiers,
 }
 
+/// The NGUID of a namespace that has none, as `lunar.toml` has it.
+pub(crate) const NO_IDENTIFIER: &str = "none";
+
 /// The values by which hosts identify a namespace. None: the default.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NamespaceIdentifiers {
     /// UUID with hyphens.
     pub uuid: Option<String>,
-    /// NGUID, 32 hexadecimal digits.
+    /// NGUID, 32 hexadecimal digits, or `none`.
     pub nguid: Option<String>,
     /// EUI64, 16 hexadecimal digits.
     pub eui64: Option<String>,
@@ -126,6 +129,11 @@ impl NamespaceIdentifiers {
             nguid: valid(digits(nguid), 32),
             eui64: valid(digits(eui64), 16),
         }
+    }
+
+    /// These, without the default of an NGUID. nvmet has none by default, and hosts that connect again expect the same.
+    pub(crate) fn without_default_nguid(self) -> NamespaceIdentifiers {
+        NamespaceIdentifiers { nguid: self.nguid.or_else(|| Some(NO_IDENTIFIER.into())), ..self }
     }
 
     /// Each identifier with its name.

@@ -1,5 +1,6 @@
 //! Steps that importers of NVMe targets share.
 
+use crate::nvme::NO_IDENTIFIER;
 use crate::portals::PortalSets;
 use crate::{Disk, Imported, NamespaceIdentifiers, NewNamespace, NewSubsystem};
 use lunar_proto::nvme::auth::DhChapSecret;
@@ -60,7 +61,7 @@ impl Imported {
             all.flat_map(|one| one.namespaces.values()).map(|one| &one.identifiers).collect();
         let NamespaceIdentifiers { uuid, nguid, eui64 } = identifiers;
         for (name, value) in [("UUID", uuid), ("NGUID", nguid), ("EUI64", eui64)] {
-            let Some(text) = value.clone() else { continue };
+            let Some(text) = value.clone().filter(|text| text != NO_IDENTIFIER) else { continue };
             // Each kind has a form of its own.
             let has = |other: &&NamespaceIdentifiers| other.named().any(|(_, one)| *one == text);
             if others.iter().any(has) {

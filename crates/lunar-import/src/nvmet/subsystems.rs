@@ -94,7 +94,7 @@ impl NvmetImport {
         let block_size = matches!(medium, DiskMedium::File(_)).then_some(FILE_BLOCK_SIZE);
         let disk = Disk { write_cache: true, block_size, ..Disk::new(name_of(path), medium) };
         let identifiers = NamespaceIdentifiers::new(from.device.text("uuid"), from.device.text("nguid"), "");
-        self.0.add_namespace(new, nsid, disk, identifiers, place);
+        self.0.add_namespace(new, nsid, disk, identifiers.without_default_nguid(), place);
         true
     }
 }

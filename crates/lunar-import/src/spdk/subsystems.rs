@@ -63,7 +63,8 @@ impl SpdkImport<'_> {
         let nsid =
             from.number("nsid").and_then(|nsid| nsid.try_into().ok()).unwrap_or_else(|| free(&subsystem));
         let uuid = if from.text("uuid").is_empty() { &bdev_uuid } else { from.text("uuid") };
-        let identifiers = NamespaceIdentifiers::new(uuid, from.text("nguid"), from.text("eui64"));
+        let nguid = if from.text("nguid").is_empty() { &bdev_uuid } else { from.text("nguid") };
+        let identifiers = NamespaceIdentifiers::new(uuid, nguid, from.text("eui64"));
         self.imported.add_namespace(&mut subsystem, nsid, disk, identifiers, place);
         if !from.text("ptpl_file").is_empty() {
             self.imported.notes.lost(place, format!("the saved reservations in {}", from.text("ptpl_file")));

@@ -106,7 +106,8 @@ fn everything_that_is_lost_is_named() {
             "hosts[1] the host nqn.2026-11.org.example:spare",
         ],
     );
-    let identifiers = ["6ad1f3fd-0b6a-4e3d-a9c4-1b5e0c8c7f10", "e0f0a1b2c3d44e5f8091a2b3c4d5e6f7"];
+    // An NGUID of zeros is none, also for hosts that connect again.
+    let identifiers = ["6ad1f3fd-0b6a-4e3d-a9c4-1b5e0c8c7f10", "e0f0a1b2c3d44e5f8091a2b3c4d5e6f7", "none"];
     keeps(&imported, &identifiers);
     let changed = notes(&imported, Outcome::Changed);
     has(&changed, &["inline_data_size=32768", "the serial number \"00:11\"", "nvmetcli saves no secrets"]);

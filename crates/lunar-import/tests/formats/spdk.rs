@@ -77,8 +77,9 @@ fn everything_that_is_lost_is_named() {
             "the transport \"RDMA\"",
         ],
     );
-    // The UUID of a block device is that of its namespace.
-    let identifiers = ["6ad1f3fd0b6a4e3da9c41b5e0c8c7f10", "93c1a7c8-9f0d-4d54-8b7b-52b0f5a3b6d2"];
+    // The UUID of a block device is the UUID and the NGUID of its namespace.
+    let uuid = "93c1a7c8-9f0d-4d54-8b7b-52b0f5a3b6d2";
+    let identifiers = ["6ad1f3fd0b6a4e3da9c41b5e0c8c7f10", uuid, &uuid.replace('-', "")];
     keeps(&imported, &identifiers);
 }
 
