@@ -1,7 +1,7 @@
 //! Warnings about a change: the faults of the new configuration that the old one does not have.
 
 use super::access_shadow::{EntryFault, shadowed};
-use super::exposed::{admits_all, is_for_this_host_alone};
+use super::exposed::{SUBSYSTEM_HINT, admits_all, is_for_this_host_alone};
 use super::{Config, access_lint, exposed, lax_names, subsystem_lint};
 
 /// One line for each fault that a change makes, and that does not prevent it.
@@ -33,10 +33,13 @@ fn open_entries(config: &Config) -> impl Iterator<Item = EntryFault<'_>> {
         let entries = target.access.iter().enumerate().filter(|(_, entry)| admits_all(entry));
         entries.map(|(at, entry)| {
             let name = &*target.name;
-            let line = format!(
-                "access entry {at} of {name} admits every host that no entry before it matches; hint: give it \
-                 initiators, networks or chap"
-            );
+            let line = match target.subsystem {
+                Some(_) => format!("{name} admits every host; hint: {SUBSYSTEM_HINT}"),
+                None => format!(
+                    "access entry {at} of {name} admits every host that no entry before it matches; hint: give it \
+                     initiators, networks or chap"
+                ),
+            };
             EntryFault { target: name, entry, line }
         })
     })
@@ -79,5 +82,19 @@ mod tests {
             "{moved:?}"
         );
         assert_eq!(lines("0.0.0.0", &[some], &["networks = [\"192.0.2.0/24\"]", some]), [""; 0]);
+    }
+
+    #[test]
+    fn open_subsystem_is_reported_in_its_own_words() {
+        let config = |keys: &str| {
+            let source = format!("[[subsystem]]\nnqn = \"nqn.2026-11.org.example:a\"\n{keys}");
+            parse(&source, "t.toml".as_ref()).map_err(|list| list[0].to_string()).unwrap()
+        };
+        let some = "allowed_hosts = [\"nqn.2026-11.org.example:h\"]\n";
+        let [line] = &change_warnings(&config(some), &config("read_only = true\n"))[..] else {
+            panic!("one")
+        };
+        let hint = "add allowed_hosts, networks or [[subsystem.host]]";
+        assert_eq!(*line, format!("nqn.2026-11.org.example:a admits every host; hint: {hint}"));
     }
 }

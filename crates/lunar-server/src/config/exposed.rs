@@ -5,6 +5,9 @@ use super::{Config, Target};
 use lunar_target::config::{AccessRule, Portal};
 use std::net::{IpAddr, SocketAddr};
 
+/// How the hosts of a subsystem are limited: it has no access entries.
+pub(super) const SUBSYSTEM_HINT: &str = "add allowed_hosts, networks or [[subsystem.host]]";
+
 /// One line for each portal that accepts only IPv6 on all addresses, and for each target that other hosts reach
 /// without an access list and without CHAP.
 pub fn exposed(config: &Config) -> Vec<String> {
@@ -19,10 +22,8 @@ pub fn exposed(config: &Config) -> Vec<String> {
     let open = open.filter(|target| reaches_other_hosts(config, &target.portal_groups)).map(|target| {
         let name = &target.name;
         let why = match target.access.iter().position(admits_all) {
+            _ if target.subsystem.is_some() => format!("; hint: {SUBSYSTEM_HINT}"),
             Some(at) => format!(": access entry {at} admits all; hint: give it initiators, networks or chap"),
-            None if target.subsystem.is_some() => {
-                "; hint: add allowed_hosts, networks or [[subsystem.host]]".to_owned()
-            }
             None => "; hint: add [[target.access]] with initiators, networks or chap".to_owned(),
         };
         format!("every host that reaches a portal can use {name}{why}")
@@ -121,9 +122,12 @@ mod tests {
             assert!(lines(portals, LISTED).is_empty(), "{portals}");
         }
         assert!(lines("\"127.0.0.1:3260\", \"[::1]:3260\"", "").is_empty());
-        let both = format!("{LISTED}[[subsystem]]\nnqn = \"nqn.2026-11.org.example:a\"\n");
-        let [subsystem] = &lines("\"0.0.0.0:3260\"", &both)[..] else { panic!("one line") };
-        assert!(subsystem.contains("add allowed_hosts, networks or [[subsystem.host]]"), "{subsystem}");
+        for keys in ["", "read_only = true\n", "allowed_hosts = [\"*\"]\n", "networks = [\"0.0.0.0/0\"]\n"] {
+            let both = format!("{LISTED}[[subsystem]]\nnqn = \"nqn.2026-11.org.example:a\"\n{keys}");
+            let [subsystem] = &lines("\"0.0.0.0:3260\"", &both)[..] else { panic!("one line") };
+            let expected = "example:a; hint: add allowed_hosts, networks or [[subsystem.host]]";
+            assert!(subsystem.ends_with(expected), "{keys}: {subsystem}");
+        }
     }
 
     #[test]

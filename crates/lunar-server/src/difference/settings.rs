@@ -351,7 +351,7 @@ fn target(target: &Target, other: Option<&Target>, settings: &mut BTreeMap<Confi
         setting("standby", standby),
         setting("state_dir", path(state_dir.as_deref())),
         users("mutual", mutual.as_slice().into()),
-        access(rules),
+        admitted(rules, subsystem.is_some()),
     ];
     let own = own.into_iter().chain(subsystem.iter().flat_map(of_subsystem)).collect();
     let is_same = |number: &u16, unit: &LunConfig| {
@@ -411,6 +411,19 @@ fn of_subsystem(subsystem: &SubsystemConfig) -> [Setting; 5] {
         with("secret_file", option(&secret.as_ref().map(|_| "a secret")), secrets(secret.iter().collect())),
         with("tls_key_file", list(tls_keys.keys()), keys(&mut tls_keys.values())),
     ]
+}
+
+/// The hosts that a subsystem or a target admits: without a rule, all of them.
+fn admitted(rules: &[AccessRule], is_subsystem: bool) -> Setting {
+    let mut hosts = access(rules);
+    let is_unlimited = |rule: &AccessRule| rule.initiators.is_empty() && rule.networks.is_empty();
+    match rules {
+        [] => hosts.shown = if is_subsystem { "all hosts" } else { "everybody" }.into(),
+        [rule] if is_subsystem && rule.deny => hosts.shown = "no host".into(),
+        [rule] if is_subsystem && is_unlimited(rule) => hosts.shown.insert_str(0, "all hosts "),
+        _ => {}
+    }
+    hosts
 }
 
 /// An access list in evaluation order.

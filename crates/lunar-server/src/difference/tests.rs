@@ -140,11 +140,26 @@ fn access_difference_shows_granted_access() {
     let entries = "[[target.access]]\ninitiators = [\"iqn.a:*\"]\nportals = [\"192.0.2.1\"]\n\
                    luns = { 0 = 0 }\nread_only = true\n[[target.access]]\n";
     let changes = replaced("[router", &format!("{entries}[router"));
-    let line = "target iqn.2026-11.org.example:t: access from none to iqn.a:* at 192.0.2.1/32 LUNs 0 = 0 \
+    let line = "target iqn.2026-11.org.example:t: access from everybody to iqn.a:* at 192.0.2.1/32 LUNs 0 = 0 \
                 read-only; everybody";
     assert_eq!(changes, [line]);
     let changes = replaced("access = \"lab\"", "access = \"none\"");
     assert_eq!(changes[0], "router r1: target iqn.2026-11.org.example:m: access from lab to none");
+}
+
+#[test]
+fn access_of_a_subsystem_names_all_hosts_or_none() {
+    let of = |keys: &str| format!("[[subsystem]]\nnqn = \"nqn.2026-11.org.example:s\"\n{keys}");
+    let within = of("networks = [\"10.0.0.0/8\"]\n");
+    for (keys, shown) in [
+        ("", "all hosts"),
+        ("read_only = true\n", "all hosts read-only"),
+        ("allowed_hosts = []\n", "no host"),
+        ("allowed_hosts = [\"nqn.x\"]\n", "nqn.x"),
+    ] {
+        let expected = format!("subsystem nqn.2026-11.org.example:s: access from 10.0.0.0/8 to {shown}");
+        assert_eq!(lines(&within, &of(keys)), [expected]);
+    }
 }
 
 #[test]
