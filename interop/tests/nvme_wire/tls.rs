@@ -238,24 +238,29 @@ fn names_of_connect_are_those_of_the_identity() {
     wire.execute(&NvmeEntry::connect(1, 31, 0), &data).is(NOT_ALLOWED);
 }
 
-#[test]
-fn discovery_over_tls_shows_that_tls_is_required() {
-    let Some(guarded) = guarded() else { return };
-    let at = guarded.tunnel(OF_DISCOVERY, &["-tls1_3"]);
-    let mut controller = RawController::connect(at, &NvmeHostName::new(HOST), DISCOVERY, 0);
+/// The port, the demand for TLS (TREQ) and the security (SECTYPE) of each subsystem that discovery shows.
+fn discovered(at: SocketAddr, host: &str) -> Vec<(String, u8, u8)> {
+    let mut controller = RawController::connect(at, &NvmeHostName::new(host), DISCOVERY, 0);
     controller.enable();
     let page = controller.admin.execute(&NvmeEntry::log(0x70, 4096), &[]).good();
-    let entry = |port: u16| {
-        let mut entries = page[1024..].chunks_exact(1024);
-        let service =
-            |entry: &[u8]| String::from_utf8_lossy(&entry[32..64]).trim_end_matches([' ', '\0']).to_owned();
-        let is_its = |entry: &&[u8]| entry[2] == 2 && service(entry) == port.to_string();
-        let found = entries.find(is_its).expect("the portal");
-        // TREQ, and SECTYPE of TCP.
-        (found[3] & 3, found[768])
-    };
-    let ports = [0, 1].map(|at| guarded.server.portals()[at].port());
-    assert_eq!(ports.map(entry), [(1, 2), (0, 0)]);
+    let entries = page[1024..].chunks_exact(1024).filter(|entry| entry[2] == 2);
+    let port =
+        |entry: &[u8]| String::from_utf8_lossy(&entry[32..64]).trim_end_matches([' ', '\0']).to_owned();
+    entries.map(|entry| (port(entry), entry[3] & 3, entry[768])).collect()
+}
+
+#[test]
+fn discovery_shows_the_portals_that_suit_the_host() {
+    let Some(guarded) = guarded() else { return };
+    let [secure, plain] = [0, 1].map(|at| guarded.server.portals()[at]);
+    let expected = [(secure.port().to_string(), 1, 2)];
+    assert_eq!(discovered(guarded.tunnel(OF_DISCOVERY, &["-tls1_3"]), HOST), expected);
+    assert_eq!(discovered(plain, HOST), expected);
+    // For a subsystem without keys, it is the other portal.
+    let open = "[[subsystem]]\nnqn = \"nqn.2026-11.org.example:open\"\n";
+    let server = Server::start(&format!("{}{open}", config(&guarded.folder, true)));
+    let plain = server.portals()[1];
+    assert_eq!(discovered(plain, "other"), [(plain.port().to_string(), 0, 0)]);
 }
 
 #[test]

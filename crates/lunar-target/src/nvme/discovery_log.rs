@@ -38,8 +38,11 @@ fn entries(state: &AdminState) -> Vec<DiscoveryEntry> {
         target.subsystem.is_some() && !target.offline && context.is_visible(target, host)
     };
     let at = |target: &TargetNode| {
+        // A host with a key needs TLS, and no other host can use it: its other attempts would all fail.
+        let needs_tls = target.rules().demand_tls_of(host);
         let offers = |portal: &&BoundPortal| {
             portal.transports.protocol == PortalProtocol::NvmeTcp
+                && portal.transports.tls == needs_tls
                 && target.portal_groups.contains(&portal.tag)
         };
         let one = |portal: &BoundPortal| entry(&target.name, DiscoveryKind::Subsystem, portal, local);

@@ -1,7 +1,7 @@
 //! `lunar ls` of NVMe subsystems and their namespaces.
 
 use super::{LunEntry, TargetEntry};
-use crate::discover::{no_subsystem, of_one_service, subsystems};
+use crate::discover::{PortalEntry, no_subsystem, of_one_service, subsystems};
 use crate::exit::Failure;
 use lunar_initiator::nvme::discovery::{self, discover_referred};
 use lunar_initiator::nvme::{self, ControllerInfo, NvmeController, NvmeUrl, SubsystemAddress};
@@ -25,11 +25,12 @@ pub async fn list(url: &NvmeUrl) -> Result<Vec<TargetEntry>, Failure> {
     }
     let (mut targets, mut first) = (Vec::new(), None);
     for one in found {
-        let (Ok(name), Some(place)) = (Nqn::new(&one.target), one.portals.into_iter().next()) else {
-            continue;
+        let Ok(name) = Nqn::new(&one.target) else { continue };
+        let listed = match without_tls(one.portals) {
+            Some(portal) => of_subsystem(&url.through(portal, name)).await,
+            None => Err(needs_tls(&one.target)),
         };
-        let url = url.through(Portal { host: place.host, port: place.port }, name);
-        targets.push(match of_subsystem(&url).await {
+        targets.push(match listed {
             Ok(target) => target,
             Err(e) => {
                 let target = entry(&one.target, &url.portal, Vec::new(), Some(e.what.clone()));
@@ -42,6 +43,22 @@ pub async fn list(url: &NvmeUrl) -> Result<Vec<TargetEntry>, Failure> {
         Some(error) if targets.iter().all(|target| target.error.is_some()) => Err(error.into()),
         _ => Ok(targets),
     }
+}
+
+/// The first portal that does not demand TLS.
+fn without_tls(portals: Vec<PortalEntry>) -> Option<Portal> {
+    let open = portals.into_iter().find(|portal| portal.tls_required != Some(true))?;
+    Some(Portal { host: open.host, port: open.port })
+}
+
+fn needs_tls(subsystem: &str) -> Error {
+    let what = format!(
+        "all portals of {} for this host demand TLS, which Lunar's initiator does not have",
+        utf8(subsystem.as_bytes())
+    );
+    Error::new(ErrorCode::Refused, what).with_hint(
+        "connect with nvme connect --tls; or name a host without a TLS key with host_nqn= in the URL",
+    )
 }
 
 fn entry(name: &str, portal: &Portal, luns: Vec<LunEntry>, error: Option<String>) -> TargetEntry {
@@ -112,4 +129,19 @@ async fn namespace(
         }
         Err(e) => return Err(e),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn portal_without_tls_is_the_one_to_list() {
+        let portal =
+            |port, tls_required| PortalEntry { host: "192.0.2.1".into(), port, tag: None, tls_required };
+        let tls = || portal(1, Some(true));
+        assert_eq!(without_tls(vec![tls(), portal(2, Some(false))]).map(|found| found.port), Some(2));
+        assert_eq!(without_tls(vec![tls(), portal(3, None)]).map(|found| found.port), Some(3));
+        assert!(without_tls(vec![tls()]).is_none());
+    }
 }
