@@ -85,8 +85,12 @@ fn rule_of<'a>(
 /// Whether a rule applies to an initiator.
 fn has_rule(rule: &AccessRule, initiator: &str, peer: IpAddr, local: IpAddr) -> bool {
     let within = |all: &[IpNetwork], address| all.is_empty() || all.iter().any(|one| one.contains(address));
-    let name = rule.initiators.is_empty() || rule.initiators.iter().any(|p| matches_pattern(p, initiator));
-    name && within(&rule.networks, peer) && within(&rule.portals, local)
+    has_name(rule, initiator) && within(&rule.networks, peer) && within(&rule.portals, local)
+}
+
+/// Whether a rule has the name of an initiator.
+fn has_name(rule: &AccessRule, initiator: &str) -> bool {
+    rule.initiators.is_empty() || rule.initiators.iter().any(|p| matches_pattern(p, initiator))
 }
 
 /// Whether an initiator with this CHAP user has authenticated itself as a rule demands.
@@ -267,6 +271,22 @@ impl LoginContext {
         self.admit(target, host).map(|(target, _)| target)
     }
 
+    /// Why a subsystem does not admit a host of this name and of this address, for the log.
+    pub(crate) fn exclusion(&self, subsystem: &str, host: &str) -> &'static str {
+        let rules = self.config.targets.get(subsystem).map_or(&[][..], |target| &target.access);
+        let mut admitting = rules.iter().filter(|rule| !rule.deny);
+        match admitting.clone().next().is_some() {
+            false => "the subsystem admits no host",
+            true if admitting.any(|rule| has_name(rule, host)) => {
+                "the subsystem admits the name of the host, and not its address; hint: add the address to `networks`"
+            }
+            true => {
+                "the subsystem does not admit the name of the host; hint: add it to `allowed_hosts`, or as \
+                 [[subsystem.host]]"
+            }
+        }
+    }
+
     /// The PSKs with this identity, of hosts that may use a subsystem of this portal group.
     pub(crate) fn tls_psks<'a>(&'a self, identity: &'a [u8]) -> impl Iterator<Item = &'a TlsPsk> {
         let TargetConfig { targets, tls_identities, .. } = &*self.config;
@@ -408,6 +428,27 @@ mod tests {
             assert_eq!(login.lun_map(target, initiator).is_empty(), !admitted, "{initiator}");
             assert_eq!(login.target(name, initiator).is_ok(), admitted, "{initiator}");
             assert_eq!(login.authorize(Some(name), initiator, None).is_ok(), admitted, "{initiator}");
+        }
+    }
+
+    #[test]
+    fn exclusion_names_the_name_or_the_address() {
+        let far = IpNetwork { address: [10, 9, 0, 0].into(), bits: 16 };
+        let rule = |deny| AccessRule {
+            initiators: vec!["nqn.x:ho*".into()],
+            networks: vec![far],
+            deny,
+            ..AccessRule::default()
+        };
+        for (rules, host, expected) in [
+            (vec![rule(false)], "nqn.x:host", "and not its address"),
+            (vec![rule(false)], "nqn.x:guest", "does not admit the name"),
+            (vec![rule(true)], "nqn.x:host", "admits no host"),
+        ] {
+            let login = with_rules(rules);
+            let name = login.config.targets.first_key_value().expect("a target").0;
+            let why = login.exclusion(name, host);
+            assert!(why.contains(expected), "{host}: {why}");
         }
     }
 

@@ -122,6 +122,14 @@ fn guessed_response_ends_the_connection() {
 }
 
 #[test]
+fn host_that_leaves_before_its_proof_is_logged_so() {
+    let guarded = guarded();
+    drop(guarded.connect());
+    let expected = "the host has not ended its authentication";
+    until("the log", || guarded.server.log().contains(expected).then_some(()));
+}
+
+#[test]
 fn host_with_its_secret_uses_the_namespace() {
     let guarded = guarded();
     for (settings, expected) in [

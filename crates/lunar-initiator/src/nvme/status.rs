@@ -52,7 +52,8 @@ pub fn refused(status: NvmeStatus, result: u64) -> Error {
         ),
         (1, 0x84) => (
             ErrorCode::Refused,
-            "add the name of this host to the subsystem's list of hosts, or name another host with host_nqn= in the URL",
+            "let the subsystem admit the name and the address of this host, or name another host with host_nqn= in the URL; a host \
+             with a TLS key needs a portal with TLS: Lunar's own initiator has no TLS",
         ),
         (1, 0x81) => (
             ErrorCode::Unreachable,

@@ -26,6 +26,7 @@ use lunar_wire::nvme::{
     ConnectCommand, ConnectData, ConnectFault, DISCOVERY_NQN, DataPlace, NvmeStatus, Sqe, admin_opcode,
     fabrics_type,
 };
+use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -135,7 +136,8 @@ pub async fn connect(
                 Ok(is_answered) => is_answered,
                 Err(fault) => {
                     shared.count_login(Some(&subsystem), LoginError::AuthenticationFailed.into());
-                    shared.log_login_refused(addresses.peer, &host, &subsystem, &fault.to_string());
+                    let why = authentication_fault(&fault);
+                    shared.log_login_refused(addresses.peer, &host, &subsystem, &why);
                     fault.report().await;
                     return connection.linger().await;
                 }
@@ -169,6 +171,17 @@ pub async fn connect(
                 false => refuse(&connection, id, fault).await,
             }
         }
+    }
+}
+
+/// Why an authentication has failed, for the log.
+fn authentication_fault(fault: &BeginFault) -> String {
+    match fault {
+        // `authenticate` itself denies a wrong proof.
+        BeginFault::Io(e) if e.kind() != io::ErrorKind::PermissionDenied => {
+            format!("the host has not ended its authentication: {e}")
+        }
+        _ => fault.to_string(),
     }
 }
 
@@ -227,6 +240,17 @@ fn refusal(error: LoginError) -> ConnectRefusal {
             )
         }
     }
+}
+
+/// The same, with the reason for which a subsystem does not admit a host.
+fn host_refusal(
+    context: &LoginContext,
+    (subsystem, host): (&str, &str),
+    error: LoginError,
+) -> ConnectRefusal {
+    let ConnectRefusal(fault, why) = refusal(error);
+    let is_excluded = error == LoginError::NotAllowed;
+    ConnectRefusal(fault, if is_excluded { context.exclusion(subsystem, host) } else { why })
 }
 
 fn queue_refusal(refusal: QueueRefusal) -> ConnectRefusal {
@@ -336,7 +360,7 @@ impl Attempt<'_> {
         let subsystem = self.data.subsystem.as_str();
         context.config.refused(context.group, subsystem, error);
         self.shared.count_login(Some(subsystem), error.into());
-        refusal(error)
+        host_refusal(context, (subsystem, self.data.host.as_str()), error)
     }
 
     fn admin_candidate(&self) -> Result<AdminCandidate, ConnectRefusal> {
@@ -391,7 +415,9 @@ impl Attempt<'_> {
         }
         QueueGuard::check(&controller, self.command.queue).map_err(queue_refusal)?;
         let context = LoginContext::new(&config, bound.tag, self.addresses);
-        context.subsystem(controller.subsystem(), &controller.host().name).map_err(refusal)?;
+        let names = (controller.subsystem(), controller.host().name.as_str());
+        let admitted = context.subsystem(names.0, names.1).map(drop);
+        admitted.map_err(|error| host_refusal(&context, names, error))?;
         Ok(Candidate::Queue { controller, context })
     }
 
