@@ -1,6 +1,7 @@
 //! An NVMe host with a controller at each router. It follows the access states (ANA), as native multipath does.
 
 use crate::{BLOCK, FailoverPair, ROUTED, SLOTS, SOON, path, stamp};
+use interop::command::lunar;
 use interop::nvme::{NvmeEntry, NvmeHostName, NvmeWire, RawController, WireEvent, pdu};
 use interop::routed::until;
 use std::time::Instant;
@@ -128,6 +129,12 @@ fn nvme_host_sees_one_namespace_with_two_controllers() {
     assert_eq!(refused.status, PATH_RELATED << 8 | 2, "ANA inaccessible, without DNR: {refused:x?}");
     host.write_all();
     host.check(0);
+    drop(host);
+    let url = format!("nvme://{}/{NQN}/1?host_nqn=nqn.2026-11.org.example:pr", world.nvme[0]);
+    for action in ["read-full-status", "report-capabilities"] {
+        let (_, err, status) = lunar(&["pr", &url, action]);
+        assert!(status != 0 && err.contains("namespace 1 keeps no reservations"), "{action}: {err}");
+    }
 }
 
 /// Writes of a paused router stay in its socket. They fail after a takeover.

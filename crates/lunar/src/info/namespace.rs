@@ -1,11 +1,14 @@
 //! `lunar info` of an NVMe namespace.
 
 use crate::exit::Failure;
+use crate::hex;
 use crate::info::pages::Fields;
 use crate::tree::Node;
 use lunar_block::Backend;
 use lunar_initiator::multipath::{LatePath, PathState};
-use lunar_initiator::nvme::{ControllerInfo, NvmeDisk, NvmeNamespace, NvmePath, NvmePaths, NvmeUrl};
+use lunar_initiator::nvme::{
+    ControllerInfo, NamespaceIdentity, NvmeDisk, NvmeNamespace, NvmePath, NvmePaths, NvmeUrl, uuid_text,
+};
 use lunar_proto::size;
 use lunar_wire::scsi::fields::utf8;
 use std::sync::Arc;
@@ -76,7 +79,6 @@ fn controller(info: &ControllerInfo) -> Node {
         ("compare", has(0)),
         ("dataset_management", has(2)),
         ("write_zeroes", has(3)),
-        ("reservations", has(5)),
         ("compare_and_write", Node::flag(identify.fused & 1 != 0)),
     ])
 }
@@ -91,16 +93,31 @@ pub fn version(version: u32) -> String {
 fn storage(namespace: &NvmeNamespace) -> Node {
     let (properties, info) = (namespace.properties(), namespace.info());
     let bytes = info.capacity;
-    Node::map([
-        ("id", Node::number(namespace.id())),
-        ("identity", Node::text(properties.identity.to_string())),
+    let mut fields = vec![("id".to_owned(), Node::number(namespace.id()))];
+    fields.extend(identifiers(&properties.identity));
+    let others = [
         ("bytes", Node::number(bytes)),
         ("size", Node::text(size::show(bytes))),
         ("block_bytes", Node::number(namespace.block_size())),
         ("read_only", Node::flag(info.read_only)),
         ("deallocated_reads_zeros", Node::flag(properties.reads_zeros())),
         ("shared", Node::flag(properties.identify.sharing & 1 != 0)),
-    ])
+        ("reservations", Node::flag(namespace.keeps_reservations())),
+    ];
+    fields.extend(others.map(|(name, node)| (name.to_owned(), node)));
+    Node::Map(fields)
+}
+
+/// The identity as in a URL, and each identifier that the namespace has.
+fn identifiers(identity: &NamespaceIdentity) -> Fields {
+    let NamespaceIdentity { uuid, nguid, eui64, block_shift: _ } = identity;
+    let all = [
+        ("uuid", uuid.as_ref().map(uuid_text)),
+        ("nguid", nguid.as_ref().map(|id| hex::digits(id))),
+        ("eui64", eui64.as_ref().map(|id| hex::digits(id))),
+    ];
+    let given = all.into_iter().filter_map(|(name, id)| Some((name.to_owned(), Node::text(id?))));
+    [("identity".to_owned(), Node::text(identity.to_string()))].into_iter().chain(given).collect()
 }
 
 #[cfg(test)]
@@ -110,5 +127,22 @@ mod tests {
     #[test]
     fn version_is_written_as_in_the_specification() {
         assert_eq!([0x1_0300, 0x2_0000, 0x2_0001].map(version), ["1.3", "2.0", "2.0.1"]);
+    }
+
+    #[test]
+    fn identifiers_are_listed_beside_the_identity() {
+        let all = NamespaceIdentity {
+            uuid: Some([0x11; 16]),
+            nguid: Some([0x22; 16]),
+            eui64: Some([0x33; 8]),
+            block_shift: 9,
+        };
+        let names = |identity: &NamespaceIdentity| {
+            identifiers(identity).into_iter().map(|(name, _)| name).collect::<Vec<_>>()
+        };
+        assert_eq!(names(&all), ["identity", "uuid", "nguid", "eui64"]);
+        let eui64 = Node::text("3333333333333333");
+        assert_eq!(identifiers(&all)[3], ("eui64".to_owned(), eui64));
+        assert_eq!(names(&NamespaceIdentity { uuid: None, eui64: None, ..all }), ["identity", "nguid"]);
     }
 }

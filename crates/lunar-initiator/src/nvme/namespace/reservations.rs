@@ -15,6 +15,8 @@ use lunar_wire::scsi::Sense;
 const RESERVATIONS: u16 = 1 << 5;
 /// RESCAP bit 0: reservations can persist through a loss of power (PTPL).
 const PERSISTENCE: u8 = 1;
+const WITHOUT_RESERVATIONS: &str = "use a namespace that keeps reservations: lunar info URL shows it; a router keeps none for the \
+                                    LUNs of a failover pair";
 const WITHOUT_PERSISTENCE: &str = "register without it, and again after each restart of the target; or let the target save \
     the state of its disks";
 /// Report, command dword 11: extended data structures (EDS), with host identifiers of 128 bits.
@@ -211,14 +213,32 @@ impl NvmeNamespace {
         Err(Error::new(ErrorCode::ProtocolError, what))
     }
 
+    /// Whether hosts can reserve the namespace: the controller has the commands, and the namespace keeps their results.
+    pub fn keeps_reservations(&self) -> bool {
+        self.reservable().is_ok()
+    }
+
     fn check_reservable(&self) -> Result<(), Error> {
         self.check_same()?;
-        if self.controller.info().identify.commands & RESERVATIONS != 0 {
-            return Ok(());
-        }
-        let what = format!("the controller of namespace {} has no reservations", self.id);
-        Err(Error::new(ErrorCode::ScsiError, what).with_sense(Some(Sense::INVALID_OPCODE)))
+        self.reservable()
     }
+
+    fn reservable(&self) -> Result<(), Error> {
+        let (commands, capabilities) =
+            (self.controller.info().identify.commands, self.properties().identify.reservations);
+        reservable(self.id, commands, capabilities)
+    }
+}
+
+/// Rejects reservations that the controller (ONCS) or the namespace (RESCAP) does not have.
+fn reservable(namespace: u32, commands: u16, capabilities: u8) -> Result<(), Error> {
+    let what = match (commands & RESERVATIONS != 0, capabilities != 0) {
+        (true, true) => return Ok(()),
+        (true, false) => format!("namespace {namespace} keeps no reservations (RESCAP)"),
+        (false, _) => format!("the controller of namespace {namespace} has no reservations"),
+    };
+    let error = Error::new(ErrorCode::ScsiError, what).with_sense(Some(Sense::INVALID_OPCODE));
+    Err(error.with_hint(WITHOUT_RESERVATIONS))
 }
 
 /// Decodes a report. The error is the length in bytes of a whole one, if this one has no room for all registrants.
@@ -266,6 +286,18 @@ mod tests {
         ] {
             let data: Vec<u8> = keys.iter().flat_map(|key: &u64| key.to_le_bytes()).collect();
             assert_eq!(change.encode(), (opcode, dword, data), "{change:?}");
+        }
+    }
+
+    #[test]
+    fn namespace_without_reservations_is_named() {
+        assert!(reservable(1, RESERVATIONS, 0x7f).is_ok());
+        for (commands, capabilities, fault) in [
+            (RESERVATIONS, 0, "namespace 1 keeps no reservations (RESCAP)"),
+            (0, 0, "the controller of namespace 1 has no reservations"),
+        ] {
+            let error = reservable(1, commands, capabilities).expect_err("an error");
+            assert!(error.what == fault && error.hint.is_some(), "{error:?}");
         }
     }
 
