@@ -283,7 +283,7 @@ pub struct Serve {
     pub config: Option<PathBuf>,
 
     /// Serve while this shell command runs, and exit with its status. Its environment has $LUNAR_URL and
-    /// $LUNAR_PORTAL; with --iser and --srp also $LUNAR_ISER_URL and $LUNAR_SRP_URL
+    /// $LUNAR_PORTAL; with --iser, --srp and --nvme also $LUNAR_ISER_URL, $LUNAR_SRP_URL and $LUNAR_NVME_URL
     #[arg(long, value_name = "CMD")]
     pub run: Option<String>,
 

@@ -1,6 +1,5 @@
 //! The command of `lunar serve --run`.
 
-use crate::connect_hints::ClientUrls;
 use crate::serve::ServeEvent;
 use lunar_runtime::child;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
@@ -17,14 +16,15 @@ pub struct Captive {
 }
 
 impl Captive {
-    /// Runs a shell command with the URLs of the server in its environment. [`ServeEvent::Ended`] reports its end.
-    pub fn start(command: &str, reach: &ClientUrls, events: Sender<ServeEvent>) -> io::Result<Captive> {
+    /// Runs a shell command with these variables in its environment. [`ServeEvent::Ended`] reports its end.
+    pub fn start(
+        command: &str,
+        environment: Vec<(&'static str, String)>,
+        events: Sender<ServeEvent>,
+    ) -> io::Result<Captive> {
         let leads = !io::stdin().is_terminal();
         let mut shell = child::command("/bin/sh");
-        shell.args(["-c", command]).env("LUNAR_URL", &reach.url).env("LUNAR_PORTAL", &reach.portal);
-        for (name, url) in [("LUNAR_ISER_URL", &reach.iser), ("LUNAR_SRP_URL", &reach.srp)] {
-            url.iter().for_each(|url| _ = shell.env(name, url));
-        }
+        shell.args(["-c", command]).envs(environment);
         if leads {
             shell.process_group(0);
         }

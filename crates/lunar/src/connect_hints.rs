@@ -18,28 +18,42 @@ const MAX_TARGETS: usize = 8;
 
 /// URLs of a LUN for clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ClientUrls {
+struct ClientUrls {
     /// ADDR:PORT.
-    pub portal: String,
+    portal: String,
     /// iSCSI name of the target.
-    pub target: String,
+    target: String,
     /// `iscsi://ADDR:PORT/IQN/LUN`; `iser://` if the portal supports only iSER.
-    pub url: String,
+    url: String,
     /// `iser://ADDR:PORT/IQN/LUN`, if the portal supports iSER.
-    pub iser: Option<String>,
+    iser: Option<String>,
     /// `srp://ADDR:PORT/ID_EXT/LUN`, if an SRP portal has a target.
-    pub srp: Option<String>,
+    srp: Option<String>,
     /// CHAP user, if the target requires CHAP.
-    pub user: Option<String>,
+    user: Option<String>,
 }
 
 /// The first LUN of the first target with LUNs, at the first iSCSI portal of that target, for clients on this host.
-pub fn client_urls(config: &Config, portals: &[BoundPortal]) -> Option<ClientUrls> {
+fn client_urls(config: &Config, portals: &[BoundPortal]) -> Option<ClientUrls> {
     let target = iscsi_targets(config).find(|target| !target.luns.is_empty())?;
     let here = |bound: &BoundPortal| local(bound.address).to_string();
     let srp = srp_hints(config, portals, here).into_iter().next().map(|hint| hint.url);
     // Without a CHAP user: the --run command brings its own credentials.
     Some(ClientUrls { srp, ..target_urls(target, portals, None, here)? })
+}
+
+/// The environment of the `--run` command. Empty: the server has no LUN and no namespace that the command could use.
+pub fn environment(config: &Config, portals: &[BoundPortal]) -> Vec<(&'static str, String)> {
+    let of_lun = client_urls(config, portals).map(|ClientUrls { portal, url, iser, srp, .. }| {
+        [
+            ("LUNAR_URL", Some(url)),
+            ("LUNAR_PORTAL", Some(portal)),
+            ("LUNAR_ISER_URL", iser),
+            ("LUNAR_SRP_URL", srp),
+        ]
+    });
+    let all = of_lun.into_iter().flatten().chain([("LUNAR_NVME_URL", nvme::local_url(config, portals))]);
+    all.filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
 /// The targets that are no NVMe subsystems.
@@ -153,7 +167,10 @@ pub fn banner(config: &Config, portals: &[BoundPortal]) -> String {
     });
     let (reached, others): (Vec<ClientUrls>, Vec<Option<ClientUrls>>) = reached.take(MAX_TARGETS).unzip();
     text += &lines(config, &reached, &others.into_iter().flatten().collect::<Vec<_>>());
-    text + &srp(config, portals) + &nvme::commands(config, portals) + "\nready\n"
+    text + &srp(config, portals)
+        + &nvme::urls(config, portals)
+        + &nvme::commands(config, portals)
+        + "\nready\n"
 }
 
 /// The targets of a mapping.

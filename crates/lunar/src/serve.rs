@@ -365,12 +365,13 @@ impl<S: TargetServer> Service<S> {
     }
 
     fn captive(&self, command: &str, events: Sender<ServeEvent>) -> Result<Captive, Vec<Diagnostic>> {
-        let Some(reach) = connect_hints::client_urls(&self.config, &self.server.portals()) else {
-            let hint =
-                "add [[target.lun]] and a portal for iSCSI or iSER: with SRP alone there is no LUNAR_URL";
-            return Err(vec![Diagnostic::new("--run: no LUN is served over iSCSI or iSER", hint)]);
-        };
-        Captive::start(command, &reach, events).map_err(|e| {
+        let environment = connect_hints::environment(&self.config, &self.server.portals());
+        if environment.is_empty() {
+            let hint = "add [[target.lun]] and a portal for iSCSI or iSER, or [[subsystem.namespace]] and a portal for \
+                        NVMe/TCP without TLS: with SRP alone there is no LUNAR_URL";
+            return Err(vec![Diagnostic::new("--run: no LUN is served over iSCSI, iSER or NVMe/TCP", hint)]);
+        }
+        Captive::start(command, environment, events).map_err(|e| {
             vec![Diagnostic::new(format!("cannot run the --run command: {e}"), "install a shell as /bin/sh")]
         })
     }

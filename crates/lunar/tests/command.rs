@@ -598,6 +598,19 @@ fn captive_command_has_a_url_of_each_kind() {
 }
 
 #[test]
+fn captive_command_has_the_url_of_a_namespace() {
+    let folder = Folder::new("nvme-url");
+    let config = "[[portal_group]]\ntag = 1\nportals = [{ listen = \"127.0.0.1:0\", transport = [\"nvme-tcp\"] }]\n\
+        [[subsystem]]\nnqn = \"nqn.2026-11.org.example:a\"\n[[subsystem.namespace]]\nnsid = 2\nbackend = \"null\"\n\
+        size = \"1M\"\n";
+    folder.make("lunar.toml", config.as_bytes());
+    let line = format!("{LUNAR} info $LUNAR_NVME_URL > /dev/null && echo \"$LUNAR_URL$LUNAR_NVME_URL\"");
+    let (status, out, err) = folder.run(&["serve", "--config", "lunar.toml", "--run", &line]);
+    assert!(status == 0 && out.starts_with("nvme://127.0.0.1:"), "{out}{err}");
+    assert!(out.ends_with("/nqn.2026-11.org.example:a/2\n"), "{out}{err}");
+}
+
+#[test]
 fn diff_of_an_unchanged_file_by_relative_path_is_empty() {
     let folder = Folder::new("diff");
     folder.write("disk.img", &"x".repeat(4096));
