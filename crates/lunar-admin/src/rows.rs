@@ -23,9 +23,9 @@ pub fn lines(pairs: &[[String; 2]]) -> String {
     pairs.iter().map(|[name, value]| format!("{name:width$}  {value}\n")).collect()
 }
 
-/// Escapes control characters: names come from peers, and a terminal would interpret them.
+/// Escapes control characters: names come from peers, and a terminal would interpret them. Quotes stay as they are.
 pub fn shown(text: &str) -> String {
-    text.escape_debug().to_string()
+    text.escape_debug().to_string().replace("\\\"", "\"").replace("\\'", "'")
 }
 
 /// A duration in its two largest units.
@@ -53,6 +53,11 @@ mod tests {
         let rows = [["a", "5", "x"], ["bcd", "1024", ""]].map(|row| row.map(String::from));
         let text = table(["NAME", ">LUNS", "REST"], rows.into_iter());
         assert_eq!(text, "NAME  LUNS  REST\na        5  x\nbcd   1024\n");
+    }
+
+    #[test]
+    fn shown_text_keeps_quotes_and_has_no_control_characters() {
+        assert_eq!(shown("a = \"b\" 'c'\u{1b}\n"), "a = \"b\" 'c'\\u{1b}\\n");
     }
 
     #[test]

@@ -120,7 +120,8 @@ pub fn advertised_address(text: &str) -> Result<String, InvalidValue> {
     }
     invalid(
         format!("\"{}\" is not an address that initiators can use", text.escape_debug()),
-        "write a host name or an address, and a port: storage.example:3260, 192.0.2.9:3260 or [2001:db8::9]:3260",
+        "write a host name or an address, with a port if it is not the default: storage.example, 192.0.2.9 or \
+         [2001:db8::9]:5000",
     )
 }
 

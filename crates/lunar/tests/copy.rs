@@ -250,6 +250,7 @@ fn unreadable_lun_range_is_skipped() {
     folder.make("lunar.toml", config.as_bytes());
     let (status, _, said) = beside(&folder, "--config lunar.toml", &format!("{LUNAR} copy $LUNAR_URL b"));
     assert!(status == 30 && said.contains("cannot read the source"), "{status}: {said}");
+    assert!(!said.contains("login_tries"), "no setting that the URL does not have: {said}");
     let line = format!("{LUNAR} copy $LUNAR_URL b --skip-errors --resume");
     let (status, _, said) = beside(&folder, "--config lunar.toml", &line);
     assert_eq!(status, 40, "{said}");

@@ -10,7 +10,7 @@ mod srp;
 use crate::ErrorCode;
 use crate::options::{Options, Portal, Provider, Timeouts, Transport};
 use crate::{Error, hints};
-use error::wrong;
+use error::{NVME_FORM, NVME_SCHEME, wrong};
 use lunar_proto::chap::Algorithm;
 use lunar_proto::initiator::targets::PortalAddress;
 use lunar_proto::nearest::nearest;
@@ -284,7 +284,12 @@ pub fn is_url(text: &str) -> bool {
 }
 
 fn meant_scheme(text: &str) -> Option<&'static str> {
-    nearest(text.split_once("://")?.0, TRANSPORTS.map(Transport::scheme))
+    let (scheme, _) = text.split_once("://")?;
+    match scheme.to_ascii_lowercase().strip_prefix(NVME_SCHEME) {
+        Some("") => None,
+        Some(_) => Some(NVME_SCHEME),
+        None => nearest(scheme, TRANSPORTS.map(Transport::scheme)),
+    }
 }
 
 /// The error for a text without a known scheme.
@@ -295,8 +300,8 @@ fn no_scheme(text: &str) -> Error {
             wrong(what, format!("did you mean {meant}://?"))
         }
         None => wrong(
-            format!("\"{}\" is not an iSCSI, iSER or SRP URL", without_secrets(text)),
-            format!("{FORM}, the same with iser://, or {}", srp::FORM),
+            format!("\"{}\" is not a URL of iSCSI, iSER, SRP or NVMe", without_secrets(text)),
+            format!("{FORM}, the same with iser://, or {}, or {}", srp::FORM, NVME_FORM),
         ),
     }
 }

@@ -1,6 +1,6 @@
 //! The URL of an NVMe/TCP namespace.
 
-use super::error::wrong;
+use super::error::{NVME_FORM as FORM, NVME_SCHEME as SCHEME, wrong};
 use super::srp::names_port;
 use crate::nvme::options::{AuthSecrets, DhChapSecret, Nqn, parse_uuid};
 use crate::nvme::{NamespaceName, NvmeOptions};
@@ -16,10 +16,6 @@ use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// The scheme.
-const SCHEME: &str = "nvme";
-/// The form of a URL, for hints.
-const FORM: &str = "write nvme://HOST[:PORT]/NQN[/NAMESPACE][?KEY=VALUE&...]";
 /// The maximum length of a URL in bytes.
 const LONGEST: usize = 8192;
 /// The longest file with a secret, in bytes.

@@ -56,7 +56,7 @@ fn users_and_passwords_in_both_forms() {
 #[test]
 fn invalid_url_error_has_a_hint() {
     for (text, part) in [
-        ("http://ann:secret@h/x?password=y", "\"http://h/x\" is not an iSCSI, iSER or SRP URL"),
+        ("http://ann:secret@h/x?password=y", "\"http://h/x\" is not a URL of iSCSI, iSER, SRP or NVMe"),
         ("iscssi://ann%secret@h/x", "\"iscssi://h/x\" has an unknown scheme"),
         ("iscsi://h\n", "\"iscsi://h\\n\" contains control"),
         ("iscsi://", "invalid host name or address"),
@@ -231,6 +231,8 @@ fn near_miss_of_a_scheme_is_suggested_with_all_forms() {
         ("isre://h", "did you mean iser://?"),
         ("iscis://h/x/0", "did you mean iscsi://?"),
         ("SPR://h", "did you mean srp://?"),
+        ("nvme-tcp://h/nqn.x", "did you mean nvme://?"),
+        ("nvme:/h/nqn.x", "or write nvme://HOST[:PORT]/NQN"),
         ("http://h", "iscsi://[USER@]HOST[:PORT][/TARGET[/LUN]]"),
         ("moon/disk", "iser://, or write srp://HOST"),
     ] {

@@ -527,7 +527,7 @@ mod tests {
         assert!(errors[1].contains(":4:1: unknown key `readonly`") && errors[1].contains("`read_only`"));
         for (text, what) in [
             ("", "the file has no `url`"),
-            ("url = \"http://h\"", "1:7: \"http://h\" is not an iSCSI, iSER or SRP URL"),
+            ("url = \"http://h\"", "1:7: \"http://h\" is not a URL of iSCSI, iSER, SRP or NVMe"),
             ("url = 1", "`url` must be a string"),
             ("url = \"iscsi://h\"\nnbd = \"h\"", "2:7: \"h\" is not an address for an NBD server"),
             ("url = \"iscsi://h\"\nrecovery_timeout = -1", "out of range"),
@@ -536,7 +536,7 @@ mod tests {
                 "2:20: `recovery_timeout`: \"5x\" is not a time",
             ),
             ("url = \"iscsi://h\"\nrecovery_timeout = \"31d\"", "is out of range"),
-            ("url = \"iscsi://h\"\npaths = [\"x\"]", "2:10: \"x\" is not an iSCSI, iSER or SRP URL"),
+            ("url = \"iscsi://h\"\npaths = [\"x\"]", "2:10: \"x\" is not a URL of iSCSI, iSER, SRP or NVMe"),
             ("url = \"iscsi://h\"\npolicy = \"failover\"", "`policy` requires several paths"),
             ("url = \"iscsi://h\"\npaths = [\"iscsi://i\"]\npolicy = \"failing\"", "3:10: unknown policy"),
             ("url = \"nvme://h/x\"", "1:7: \"x\" in the URL is not the name of a subsystem"),

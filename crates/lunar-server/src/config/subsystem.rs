@@ -171,7 +171,7 @@ fn hosts(
             s.missing(p, "nqn", "\"nqn.2014-08.org.nvmexpress:uuid:...\"");
         }
         if s.find("secret_file").is_none() && s.find("tls_key_file").is_none() {
-            s.missing(p, "secret_file", "\"host.key\"");
+            s.missing(p, "secret_file", "\"host.key\", or tls_key_file = \"host.tls\"");
         }
         let at = s.find("nqn").map(|value| value.span());
         let name = s.parsed(p, "nqn", host_nqn);

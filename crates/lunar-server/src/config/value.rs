@@ -68,16 +68,16 @@ pub(crate) fn listen(text: &str, transports: Transports) -> Result<SocketAddr, I
         return Ok(SocketAddr::new(address, port));
     }
     text.parse().or_else(|_| {
-        let port = text.rsplit_once(':').map_or("", |(_, port)| port);
-        let is_number = !port.is_empty() && port.bytes().all(|digit| digit.is_ascii_digit());
-        let why = if is_number && port.parse::<u16>().is_err() {
-            format!(": the port {port} is out of range 0 to 65535")
+        let written = text.rsplit_once(':').map_or("", |(_, port)| port);
+        let is_number = !written.is_empty() && written.bytes().all(|digit| digit.is_ascii_digit());
+        let why = if is_number && written.parse::<u16>().is_err() {
+            format!(": the port {written} is out of range 0 to 65535")
         } else {
             String::new()
         };
         invalid(
             format!("\"{}\" is not an address to listen on{why}", text.escape_debug()),
-            "write a numeric address and a port: 127.0.0.1:3260, [::1]:3260 or 0.0.0.0:3260",
+            format!("write a numeric address and a port: 127.0.0.1:{port}, [::1]:{port} or 0.0.0.0:{port}"),
         )
     })
 }

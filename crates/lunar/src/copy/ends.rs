@@ -6,8 +6,8 @@ use crate::exit::{Exit, Failure, invalid};
 use crate::output;
 use crate::rbd_image;
 use lunar_block::{Backend, BackendKind, BackendSpec, RBD_PREFIX};
-use lunar_initiator::Lun;
 use lunar_initiator::nvme::{self, NvmeDisk, NvmeUrl};
+use lunar_initiator::{Lun, Url};
 use lunar_nbd::client as nbd;
 use lunar_server::{Diagnostic, ErrorCode, folders};
 use std::fs::{File, Metadata, OpenOptions};
@@ -144,13 +144,15 @@ async fn remote(text: &str) -> Result<CopyEnd, Failure> {
     let lun = lunar_initiator::open(&url).await.map_err(|e| with_url_hint(&url, e.into()))?;
     let designator: String = lun.properties().identity.iter().map(|byte| format!("{byte:02x}")).collect();
     let identity = if designator.is_empty() { url.to_string() } else { format!("LUN {designator}") };
-    Ok(CopyEnd { lun: Some(lun.clone()), ..CopyEnd::disk(&url.to_string(), identity, lun) })
+    // Messages show the URL without the defaults.
+    let name = Url::parse(text)?.to_string();
+    Ok(CopyEnd { lun: Some(lun.clone()), ..CopyEnd::disk(&name, identity, lun) })
 }
 
 /// An NVMe namespace. Its identity is its UUID, NGUID or EUI64, which is the same on every path; the URL if it has none.
 async fn namespace(text: &str) -> Result<CopyEnd, Failure> {
-    let url = text.parse::<NvmeUrl>().and_then(|url| url.with_default("login_tries", "1"))?;
-    let disk = Arc::new(NvmeDisk::open(&url).await?);
+    let url = text.parse::<NvmeUrl>()?;
+    let disk = Arc::new(NvmeDisk::open(&url.clone().with_default("login_tries", "1")?).await?);
     let identifier = disk.namespace().properties().identity.to_string();
     let identity = if identifier.is_empty() { url.to_string() } else { format!("namespace {identifier}") };
     let backend = disk.backend();

@@ -92,6 +92,7 @@ async fn examine_namespace(
 fn inaccessible(number: u32, access: PathState, info: &ControllerInfo) -> Error {
     let what =
         format!("namespace {number} takes no commands through {}: its state is {access} (ANA)", info.portal);
-    Error::new(ErrorCode::Unreachable, what)
-        .with_hint("use another path: add its portal with paths= to the URL; a failover of the storage changes the state")
+    Error::new(ErrorCode::Unreachable, what).with_hint(
+        "use another path, which paths= of the URL can name; a failover of the storage changes the state",
+    )
 }
