@@ -453,8 +453,8 @@ fn problems_of_portals() {
                 "[[portal_group]]\ntag = 1\nportals = [{ listen = \"127.0.0.1\", advertise = \"a b:70000\" }]",
                 &[
                     "t.toml:3:48: \"a b:70000\" is not an address that initiators can use",
-                    "hint: write a host name or an address, and a port: storage.example:3260, 192.0.2.9:3260 or \
-                     [2001:db8::9]:3260",
+                    "hint: write a host name or an address, with a port if it is not the default: storage.example, \
+                     192.0.2.9 or [2001:db8::9]:5000",
                 ],
             ),
             (
@@ -622,8 +622,8 @@ fn problems_of_targets() {
                 "redirect = [{ portal_group = 1, to = \"there:0\" }]",
                 &[
                     "t.toml:3:38: \"there:0\" is not an address that initiators can use",
-                    "hint: write a host name or an address, and a port: storage.example:3260, 192.0.2.9:3260 or \
-                     [2001:db8::9]:3260",
+                    "hint: write a host name or an address, with a port if it is not the default: storage.example, \
+                     192.0.2.9 or [2001:db8::9]:5000",
                 ],
             ),
             (
