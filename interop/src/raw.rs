@@ -64,6 +64,16 @@ pub struct Raw {
     stash: VecDeque<Pdu>,
 }
 
+/// A connection from this IPv4 address of this host.
+pub(crate) fn stream_from(source: IpAddr, address: SocketAddr) -> TcpStream {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
+    let (family, flags) = (AddressFamily::INET, SocketFlags::CLOEXEC);
+    let socket = socket_with(family, SocketType::STREAM, flags, None).expect("a socket");
+    bind(&socket, &SocketAddr::new(source, 0)).expect("an address of this host");
+    connect(&socket, &address).expect("connect");
+    socket.into()
+}
+
 impl Raw {
     /// Opens a connection, and sends nothing.
     pub fn connect(address: SocketAddr) -> Raw {
@@ -72,12 +82,7 @@ impl Raw {
 
     /// Opens a connection from this address.
     pub fn connect_from(source: IpAddr, address: SocketAddr) -> Raw {
-        use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
-        let (family, flags) = (AddressFamily::INET, SocketFlags::CLOEXEC);
-        let socket = socket_with(family, SocketType::STREAM, flags, None).expect("a socket");
-        bind(&socket, &SocketAddr::new(source, 0)).expect("an address of this host");
-        connect(&socket, &address).expect("connect");
-        Raw::of(socket.into())
+        Raw::of(stream_from(source, address))
     }
 
     fn of(stream: TcpStream) -> Raw {

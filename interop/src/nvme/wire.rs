@@ -3,10 +3,10 @@
 use super::frame::{header_len, is_plain};
 use super::{NvmeEntry, NvmeFrame, pdu};
 use crate::digest::crc32c;
-use crate::raw::{QUIET, patience};
+use crate::raw::{QUIET, patience, stream_from};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 /// The bit MORE of a status without its reserved bit.
@@ -61,7 +61,15 @@ pub struct NvmeWire {
 impl NvmeWire {
     /// Opens a connection, and sends nothing.
     pub fn open(address: SocketAddr) -> NvmeWire {
-        let stream = TcpStream::connect_timeout(&address, patience()).expect("connect");
+        NvmeWire::of(TcpStream::connect_timeout(&address, patience()).expect("connect"))
+    }
+
+    /// The same from this address of this host.
+    pub fn open_from(source: IpAddr, address: SocketAddr) -> NvmeWire {
+        NvmeWire::of(stream_from(source, address))
+    }
+
+    fn of(stream: TcpStream) -> NvmeWire {
         stream.set_nodelay(true).expect("nodelay");
         let (input, stash) = (Vec::new(), VecDeque::new());
         NvmeWire { stream, header_digest: false, data_digest: false, last_id: 0, input, stash }
@@ -69,12 +77,16 @@ impl NvmeWire {
 
     /// Opens a connection and initializes it with these bits of DGST.
     pub fn begin(address: SocketAddr, digests: u8) -> NvmeWire {
-        let mut wire = NvmeWire::open(address);
-        wire.send(&NvmeFrame::ic_request(digests));
-        let response = wire.recv();
+        NvmeWire::open(address).initialized(digests)
+    }
+
+    /// Exchanges ICReq and ICResp with these bits of DGST.
+    pub fn initialized(mut self, digests: u8) -> NvmeWire {
+        self.send(&NvmeFrame::ic_request(digests));
+        let response = self.recv();
         assert_eq!((response.kind(), response.head[11]), (pdu::IC_RESPONSE, digests));
-        (wire.header_digest, wire.data_digest) = (digests & 1 != 0, digests & 2 != 0);
-        wire
+        (self.header_digest, self.data_digest) = (digests & 1 != 0, digests & 2 != 0);
+        self
     }
 
     /// The bytes of a PDU on this connection.

@@ -58,6 +58,22 @@ fn namespace_is_one_that_linux_accepts() {
     assert_eq!((&list[4..20], &list[40..45]), (&page[104..120], &[4, 1, 0, 0, 0][..]), "NGUID and CSI");
 }
 
+/// A write of one block is atomic. Only the fused pair has a larger unit, which each namespace reports.
+#[test]
+fn atomic_units_of_writes_are_one_block() {
+    let server = server();
+    let mut it = controller(&server, "host");
+    let page = it.admin.execute(&NvmeEntry::identify(1, 0), &[]).good();
+    assert_eq!([526, 528, 532].map(|at| number(&page, at, 2)), [0; 3], "AWUN, AWUPF and ACWU");
+    for namespace in [1, 2] {
+        let page = it.admin.execute(&NvmeEntry::identify(0, namespace), &[]).good();
+        assert_eq!(page[24] >> 1 & 1, 1, "NSFEAT: the namespace has units of its own");
+        assert_eq!([34, 36].map(|at| number(&page, at, 2)), [0; 2], "NAWUN and NAWUPF");
+        assert_eq!([40, 42, 44].map(|at| number(&page, at, 2)), [0; 3], "no boundaries");
+        assert_eq!(number(&page, 38, 2), 254, "NACWU");
+    }
+}
+
 /// Linux drops the whole page if groups or namespaces do not ascend, or if a number is 0 or too large.
 #[test]
 fn access_log_is_one_that_linux_accepts() {

@@ -14,6 +14,7 @@ mod events;
 mod foreign;
 mod fused;
 mod hostile;
+mod limits;
 mod paths;
 mod pdus;
 mod races;
