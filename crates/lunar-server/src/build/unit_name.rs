@@ -8,7 +8,7 @@ use std::path::PathBuf;
 /// The name of a logical unit, by which a reload finds it again, and which its default identity is derived from.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum UnitName {
-    /// A LUN of one target: the target's name and the number.
+    /// A LUN of one target, or a namespace of one subsystem: the name and the number.
     Lun(String, u16),
     /// A `[[disk]]`, which LUNs of several targets may show.
     Disk(String),
@@ -43,6 +43,9 @@ impl UnitName {
 impl fmt::Display for UnitName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            UnitName::Lun(subsystem, number) if subsystem.starts_with("nqn.") => {
+                write!(f, "namespace {number} of {subsystem}")
+            }
             UnitName::Lun(target, number) => write!(f, "LUN {number} of {target}"),
             UnitName::Disk(name) => write!(f, "disk {name}"),
         }
@@ -55,4 +58,17 @@ pub(crate) fn wanted(config: &Config) -> BTreeMap<UnitName, &LunConfig> {
         target.luns.iter().map(|(number, lun)| (UnitName::of(&target.name, *number, lun), lun))
     });
     luns.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn name_of_a_namespace_is_in_words_of_nvme() {
+        let shown = |target: &str| UnitName::Lun(target.into(), 1).to_string();
+        assert_eq!(shown("nqn.2026-11.org.example:a"), "namespace 1 of nqn.2026-11.org.example:a");
+        assert_eq!(shown("iqn.2026-11.org.example:nqn.a"), "LUN 1 of iqn.2026-11.org.example:nqn.a");
+        assert_eq!(UnitName::Disk("nqn.a".into()).to_string(), "disk nqn.a");
+    }
 }
