@@ -24,7 +24,8 @@ pub fn add(text: &mut MetricsText, report: &MetricsReport) {
     for target in targets {
         let name = ("target", &*target.target);
         if target.sessions.is_empty() {
-            sessions.add(&[name, ("transport", "TCP")], 0);
+            let usual = if target.controllers.is_some() { "NVMe/TCP" } else { "TCP" };
+            sessions.add(&[name, ("transport", usual)], 0);
         }
         for (transport, count) in &target.sessions {
             sessions.add(&[name, ("transport", transport)], count);

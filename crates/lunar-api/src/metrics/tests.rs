@@ -174,6 +174,8 @@ fn metrics_show_counters_of_luns_and_logins() {
             "lunar_lun_reserved{target=\"iqn.t\",lun=\"0\"} 1",
             "lunar_login_total{target=\"\",status=\"0203\"} 6",
             "lunar_target_open{target=\"iqn.t\"} 1",
+            "lunar_sessions{target=\"iqn.t\",transport=\"TCP\"} 0",
+            "lunar_sessions{target=\"nqn.s\",transport=\"NVMe/TCP\"} 0",
             "lunar_nvme_controllers{target=\"nqn.s\"} 2",
             "lunar_start_time_seconds 1000000000.25",
             "process_start_time_seconds 1000000000.25",
