@@ -51,7 +51,9 @@ fn reservation_excludes_the_other_host() {
     assert_eq!(report(&mut two), (0, vec![(0xa, first.host.id.to_vec(), false)]));
     assert_eq!(acquire(&mut two, 0xb, EXCLUSIVE), CONFLICT, "a host that is not registered");
     assert_eq!(acquire(&mut one, 0xb, EXCLUSIVE), CONFLICT, "another key");
+    assert_eq!(release(&mut one, 0xa, EXCLUSIVE), 0, "there is none");
     assert_eq!(acquire(&mut one, 0xa, EXCLUSIVE), 0);
+    assert_eq!(acquire(&mut one, 0xa, EXCLUSIVE), 0, "again by its holder");
     assert_eq!(register(&mut two, 0xb), 0);
     let both = vec![(0xa, first.host.id.to_vec(), true), (0xb, second.host.id.to_vec(), false)];
     assert_eq!(report(&mut two), (EXCLUSIVE as u8, both));
