@@ -603,8 +603,9 @@ fn captive_command_has_the_url_of_a_namespace() {
     let config = "[[portal_group]]\ntag = 1\nportals = [{ listen = \"127.0.0.1:0\", transport = [\"nvme-tcp\"] }]\n\
         [[subsystem]]\nnqn = \"nqn.2026-11.org.example:a\"\n[[subsystem.namespace]]\nnsid = 2\nbackend = \"null\"\n\
         size = \"1M\"\n";
-    folder.make("lunar.toml", config.as_bytes());
-    let line = format!("{LUNAR} info $LUNAR_NVME_URL > /dev/null && echo \"$LUNAR_URL$LUNAR_NVME_URL\"");
+    folder.write("lunar.toml", config);
+    let lunar = env!("CARGO_BIN_EXE_lunar");
+    let line = format!("{lunar} info $LUNAR_NVME_URL > /dev/null && echo \"$LUNAR_URL$LUNAR_NVME_URL\"");
     let (status, out, err) = folder.run(&["serve", "--config", "lunar.toml", "--run", &line]);
     assert!(status == 0 && out.starts_with("nvme://127.0.0.1:"), "{out}{err}");
     assert!(out.ends_with("/nqn.2026-11.org.example:a/2\n"), "{out}{err}");
