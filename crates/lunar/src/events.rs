@@ -63,7 +63,7 @@ fn line(event: &ServerEvent) -> String {
 fn shown(value: &Value) -> String {
     match value {
         Value::String(text) if !text.is_empty() && !text.contains([' ', '"']) => rows::shown(text),
-        Value::String(text) => format!("\"{}\"", rows::shown(text)),
+        Value::String(text) => format!("\"{}\"", text.escape_debug()),
         other => rows::shown(&other.to_string()),
     }
 }
