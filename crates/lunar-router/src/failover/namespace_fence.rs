@@ -7,7 +7,8 @@
 //!
 //! Commands that have passed the check of the reservation are aborted by Preempt and Abort, whose completion is the
 //! proof that they have ended. No other command of NVMe has this effect. So the key of the holder shows whether its
-//! takeover has had this completion. Without it, the next takeover waits for [`UNPROVEN`].
+//! takeover has had this completion, and whether a handover has begun. Without proof, the next takeover waits for
+//! [`UNPROVEN`].
 
 use super::fence::soon;
 use super::gate::IoGate;
@@ -276,15 +277,19 @@ impl NamespaceFence {
     }
 
     async fn give_back(&self, namespace: &NvmeNamespace, gate: &IoGate) -> Result<(), Error> {
-        let key = self.term.holder_key();
-        if !is_held_by(&soon(namespace.reservations()).await?, key) {
+        let [key, proven] = [self.term.taking_key(), self.term.holder_key()];
+        let state = soon(namespace.reservations()).await?;
+        let was_interrupted = is_held_by(&state, key);
+        if !was_interrupted && !is_held_by(&state, proven) {
             return Err(conflict("this router does not hold the reservation"));
         }
-        let preempted = self.term.data_key();
-        let change = ReservationChange::Preempt { key, preempted, kind: KIND, aborts: true };
-        match namespace.change_reservation(change).await {
+        if !was_interrupted {
+            // The proof ends first: if the completion of the preemption is lost, its hosts are unknown.
+            soon(replace(namespace, proven, key)).await?;
+        }
+        match self.preempt(namespace, self.term.data_key()).await {
             // No controller has carried data.
-            Err(e) if e.code == ErrorCode::ReservationConflict => {}
+            Err(e) if e.code == ErrorCode::ReservationConflict && !was_interrupted => {}
             other => other?,
         }
         namespace.flush().await.map_err(|e| {

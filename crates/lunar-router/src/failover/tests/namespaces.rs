@@ -209,3 +209,35 @@ fn takeover_of_a_namespace_waits_for_former_writes() {
         assert_eq!(b.read().await, then, "a write of the former router was executed after the takeover");
     });
 }
+
+/// A handover whose completion is lost has no proof either, and the hosts with data are registered no more.
+#[test]
+fn interrupted_release_makes_the_successor_wait() {
+    run(async || {
+        let server = server("filters = [{ kind = \"delay\", write_us = 6000000 }]\n");
+        let url = url(server.portal());
+        let (mut a, mut b) = (NamespaceRouter::new(&url, 0xa).await, NamespaceRouter::new(&url, 0xb).await);
+        assert_eq!(a.take(false).await, Ok(()));
+        assert_eq!(a.read().await, 0);
+        let disk = a.disk.clone();
+        let late = compio::runtime::spawn(async move { write(&disk, 1).await });
+        compio::time::sleep(Duration::from_millis(500)).await;
+        // The host has given up the write, and the storage has not.
+        drop(late);
+        let gate = a.owner.gate().clone();
+        until(|| gate.is_empty()).await;
+        let time_is_over = async {
+            compio::time::sleep(Duration::from_millis(500)).await;
+            false
+        };
+        let release = async {
+            a.owner.release().await;
+            true
+        };
+        assert!(!lunar_runtime::either(release, time_is_over).await, "the release must not complete yet");
+        assert_eq!(b.take(true).await, Ok(()));
+        let then = b.read().await;
+        compio::time::sleep(Duration::from_secs(7)).await;
+        assert_eq!(b.read().await, then, "a write of the former router was executed after the takeover");
+    });
+}
