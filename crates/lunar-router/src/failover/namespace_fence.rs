@@ -28,6 +28,8 @@ use std::time::Duration;
 
 /// Exclusive Access - Registrants Only, as for SCSI storage.
 const KIND: ReservationKind = ReservationKind::ExclusiveAccessRegistrants;
+/// RESCAP: reservations can persist through a loss of power (PTPL).
+const PERSISTENCE: u8 = 1;
 /// RESCAP: the type is supported.
 const KIND_SUPPORTED: u8 = 1 << 4;
 /// ONCS bit 5: reservations.
@@ -59,12 +61,16 @@ fn conflict(what: &str) -> Error {
     Error::new(ErrorCode::ReservationConflict, what)
 }
 
-/// Registers a host that has not been registered. If the target supports it, registrations persist through a power
+/// Registers a host that has not been registered. If the namespace supports it, registrations persist through a power
 /// loss (PTPL).
 async fn register(namespace: &NvmeNamespace, key: u64) -> Result<(), Error> {
+    let persists = (namespace.properties().identify.reservations & PERSISTENCE != 0).then_some(true);
     let with = |persists| namespace.change_reservation(ReservationChange::Register { key, persists });
-    match with(Some(true)).await {
-        Err(e) if e.code == ErrorCode::ScsiError && e.status.is_some() => with(None).await,
+    match with(persists).await {
+        // The target cannot save the state, although it can in principle.
+        Err(e) if persists.is_some() && e.code == ErrorCode::ScsiError && e.status.is_some() => {
+            with(None).await
+        }
         other => other,
     }
 }

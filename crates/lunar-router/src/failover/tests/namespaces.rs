@@ -19,11 +19,15 @@ const NQN: &str = "nqn.2026-11.org.example:disks";
 /// The reservation of the other router is not known yet.
 const TRANSITION: Result<(), Option<Sense>> = Err(Some(Sense::NOT_READY_TRANSITION));
 
+/// A namespace in a file. `keys`: further keys of its configuration.
 fn server(keys: &str) -> Server {
+    server_of(&format!("backend = \"file\"\npath = \"disk.img\"\n{keys}"))
+}
+
+fn server_of(keys: &str) -> Server {
     Server::start(&format!(
         "[[portal_group]]\ntag = 1\nportals = [{{ listen = \"127.0.0.1:0\", transport = [\"nvme-tcp\"] }}]\n\
-         [[subsystem]]\nnqn = \"{NQN}\"\n[[subsystem.namespace]]\nnsid = 1\nbackend = \"file\"\npath = \"disk.img\"\n\
-         size = \"16MiB\"\n{keys}"
+         [[subsystem]]\nnqn = \"{NQN}\"\n[[subsystem.namespace]]\nnsid = 1\nsize = \"16MiB\"\n{keys}"
     ))
 }
 
@@ -239,5 +243,19 @@ fn interrupted_release_makes_the_successor_wait() {
         let then = b.read().await;
         compio::time::sleep(Duration::from_secs(7)).await;
         assert_eq!(b.read().await, then, "a write of the former router was executed after the takeover");
+    });
+}
+
+/// RESCAP bit 0 is clear.
+#[test]
+fn namespace_without_persistence_is_taken() {
+    run(async || {
+        let server = server_of("backend = \"memory\"\n");
+        let url = url(server.portal());
+        let capabilities = nvme::open(&url).await.expect("a namespace").properties().identify.reservations;
+        assert_eq!(capabilities, 0x7e);
+        let mut a = NamespaceRouter::new(&url, 0xa).await;
+        assert_eq!(a.take(false).await, Ok(()));
+        assert_eq!(a.write(1).await, Ok(()));
     });
 }
