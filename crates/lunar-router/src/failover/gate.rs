@@ -79,10 +79,13 @@ impl IoGate {
         self.open.store(true, SeqCst);
     }
 
-    /// Shuts the gate. Returns true if it was open.
+    /// Shuts the gate. Returns true if it was open: only then listeners are notified.
     pub fn shut(&self) -> bool {
-        self.shut.notify(usize::MAX);
-        self.open.swap(false, SeqCst)
+        let was_open = self.open.swap(false, SeqCst);
+        if was_open {
+            self.shut.notify(usize::MAX);
+        }
+        was_open
     }
 
     /// Records that all admitted writes are stable.
@@ -152,6 +155,7 @@ impl IoGate {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use event_listener::Listener;
 
     #[test]
     fn closed_gate_admits_nothing_and_counts_commands_inside() {
@@ -166,5 +170,19 @@ mod tests {
         assert!(gate.is_empty());
         gate.settled();
         assert!(!gate.owes());
+    }
+
+    /// Otherwise each failed takeover would start the next one at once.
+    #[test]
+    fn shut_gate_notifies_no_listener() {
+        let gate = IoGate::new(1);
+        let is_notified = || {
+            let listener = gate.listen();
+            gate.shut();
+            listener.wait_timeout(Duration::from_millis(1)).is_some()
+        };
+        assert!(!is_notified());
+        gate.open();
+        assert!(is_notified() && !is_notified());
     }
 }

@@ -23,6 +23,7 @@ use lunar_initiator::nvme::{
     ReservationKind,
 };
 use lunar_initiator::{Error, ErrorCode};
+use lunar_wire::nvme::NvmeStatus;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -191,6 +192,9 @@ impl NamespaceFence {
         self.term = Term::new(self.prefix);
         let namespace = self.namespace().await?;
         let taken = self.take_over(&namespace, seize).await;
+        if let Err(e) = &taken {
+            self.withdraw(&namespace, e).await;
+        }
         self.after(taken)?;
         gate.set_term(Some(self.term));
         Ok(())
@@ -208,15 +212,14 @@ impl NamespaceFence {
                     is_proven &= Term::is_proven(one.key);
                     self.preempt(namespace, one.key).await
                 }
-                Some(_) => {
-                    // The registration is then useless. If this fails, the next takeover removes it.
-                    _ = soon(unregister(namespace, key)).await;
-                    return Err(conflict("another host holds a reservation on the namespace"));
+                Some(_) => return Err(conflict("another host holds a reservation on the namespace")),
+                None => {
+                    let acquire = ReservationChange::Acquire { key, kind: KIND };
+                    namespace.change_reservation(acquire).await.map(|()| true)
                 }
-                None => namespace.change_reservation(ReservationChange::Acquire { key, kind: KIND }).await,
             };
             match step {
-                Ok(()) => {}
+                Ok(has_aborted) => is_proven &= has_aborted,
                 // Another host was faster: read the reservation again.
                 Err(e) if e.code == ErrorCode::ReservationConflict => soon(register(namespace, key)).await?,
                 Err(e) => return Err(e),
@@ -225,11 +228,29 @@ impl NamespaceFence {
         Err(conflict("another host repeatedly reserves the namespace"))
     }
 
-    /// Removes the registrations with a key, and ends the commands of their hosts.
-    async fn preempt(&self, namespace: &NvmeNamespace, other: u64) -> Result<(), Error> {
+    /// Ends the registration of a failed takeover. Each attempt is a new host, and storage has room for few. The
+    /// registration stays while the host may hold the reservation, or one of its commands may be running.
+    async fn withdraw(&self, namespace: &NvmeNamespace, e: &Error) {
+        if e.status.is_none() && e.code != ErrorCode::ReservationConflict {
+            return;
+        }
         let key = self.term.taking_key();
-        let change = ReservationChange::Preempt { key, preempted: other, kind: KIND, aborts: true };
-        namespace.change_reservation(change).await
+        let state = soon(namespace.reservations()).await;
+        if state.is_ok_and(|state| !is_held_by(&state, key)) {
+            // If this fails, the next takeover removes the registration.
+            _ = soon(unregister(namespace, key)).await;
+        }
+    }
+
+    /// Removes the registrations with a key, and ends the commands of their hosts. Returns false if they may be running:
+    /// some storage has only a Preempt that aborts nothing.
+    async fn preempt(&self, namespace: &NvmeNamespace, other: u64) -> Result<bool, Error> {
+        let (key, preempted) = (self.term.taking_key(), other);
+        let with = |aborts| ReservationChange::Preempt { key, preempted, kind: KIND, aborts };
+        match namespace.change_reservation(with(true)).await {
+            Err(e) if is_unsupported(&e) => namespace.change_reservation(with(false)).await.map(|()| false),
+            other => other.map(|()| true),
+        }
     }
 
     /// Preempts all other registrations, and then marks the reservation: the commands of all earlier hosts have ended.
@@ -244,7 +265,7 @@ impl NamespaceFence {
             match self.preempt(namespace, other).await {
                 // It has unregistered meanwhile.
                 Err(e) if e.code == ErrorCode::ReservationConflict => is_proven = false,
-                other => other?,
+                other => is_proven &= other?,
             }
         }
         if !is_proven {
@@ -254,13 +275,14 @@ impl NamespaceFence {
     }
 
     /// Waits for commands of hosts that are no longer registered, and thus unknown: the completion of the takeover that
-    /// removed them was lost.
+    /// removed them was lost, or the storage aborts no commands.
     async fn wait_for_the_unproven(&self, namespace: &NvmeNamespace) -> Result<(), Error> {
         let (upstream, seconds) = (&self.context.upstream, UNPROVEN.as_secs());
         tracing::warn!(
             name: "pair.error",
             upstream,
-            "an interrupted takeover may have left commands at the namespace: this router waits for {seconds} s"
+            "an interrupted takeover, or storage without Preempt and Abort, may have left commands at the namespace: this \
+             router waits for {seconds} s"
         );
         let key = self.term.taking_key();
         for _ in 0..UNPROVEN.as_secs() / BEAT.as_secs() {
@@ -271,7 +293,7 @@ impl NamespaceFence {
     }
 
     /// Ends the commands of the own controllers, flushes all writes, and releases the reservation and all
-    /// registrations. The term is over.
+    /// registrations. The term is over. At storage that aborts no commands, the reservation stays, without proof.
     ///
     /// # Errors
     /// When the namespace is unreachable, or the reservation is not ours.
@@ -293,16 +315,20 @@ impl NamespaceFence {
             // The proof ends first: if the completion of the preemption is lost, its hosts are unknown.
             soon(replace(namespace, proven, key)).await?;
         }
-        match self.preempt(namespace, self.term.data_key()).await {
+        let is_proven = match self.preempt(namespace, self.term.data_key()).await {
             // No controller has carried data.
-            Err(e) if e.code == ErrorCode::ReservationConflict && !was_interrupted => {}
+            Err(e) if e.code == ErrorCode::ReservationConflict && !was_interrupted => true,
             other => other?,
-        }
+        };
         namespace.flush().await.map_err(|e| {
             Error::of(&e).cloned().unwrap_or_else(|| Error::new(ErrorCode::ScsiError, e.to_string()))
         })?;
         gate.settled();
-        namespace.change_reservation(ReservationChange::Clear { key }).await
+        match is_proven {
+            true => namespace.change_reservation(ReservationChange::Clear { key }).await,
+            // The next takeover finds the key, and waits. A free namespace would show nothing.
+            false => Ok(()),
+        }
     }
 
     /// Ends the controller.
@@ -325,6 +351,13 @@ async fn replace(namespace: &NvmeNamespace, key: u64, new_key: u64) -> Result<()
 
 async fn unregister(namespace: &NvmeNamespace, key: u64) -> Result<(), Error> {
     namespace.change_reservation(ReservationChange::Unregister { key: Some(key) }).await
+}
+
+/// Whether the controller does not have the command, or this action of it.
+fn is_unsupported(e: &Error) -> bool {
+    let is =
+        |one: NvmeStatus| e.nvme_status.is_some_and(|seen| (seen.kind, seen.code) == (one.kind, one.code));
+    is(NvmeStatus::INVALID_FIELD) || is(NvmeStatus::INVALID_OPCODE)
 }
 
 /// Checks that the namespace has reservations of the type of the pair.

@@ -12,7 +12,8 @@ use sha2::{Digest, Sha256};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// An unresponsive logical unit is not probed for this time, so that each probe of the others is not delayed.
+/// A logical unit that does not respond, or cannot be taken, is not probed for this time. So it does not delay each probe
+/// of the others.
 const PAUSE: Duration = Duration::from_secs(3);
 
 /// Repeated conflicts within this time after the gate opened do not mean a takeover: the storage rejects registered
@@ -146,8 +147,14 @@ impl ReservationOwner {
         }
         let taken = self.fence.take(seize, &self.gate).await;
         match &taken {
-            Ok(()) => self.is_taken = true,
-            Err(e) => tracing::warn!(name: "pair.error", "cannot reserve {}: {e}", self.name),
+            Ok(()) => (self.is_taken, self.pause) = (true, None),
+            Err(e) => {
+                tracing::warn!(name: "pair.error", "cannot reserve {}: {e}", self.name);
+                if e.code != ErrorCode::ReservationConflict {
+                    // The next attempt would fail the same way.
+                    (self.seen, self.pause) = (None, Some(Instant::now() + PAUSE));
+                }
+            }
         }
         taken
     }

@@ -1,4 +1,5 @@
 mod namespaces;
+mod odd_storage;
 
 use super::fence::{Fence, FencePort, reservation};
 use super::gate::IoGate;

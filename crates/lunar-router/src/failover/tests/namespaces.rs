@@ -15,12 +15,12 @@ use lunar_wire::scsi::Sense;
 use std::sync::Arc;
 use std::time::Duration;
 
-const NQN: &str = "nqn.2026-11.org.example:disks";
+pub(super) const NQN: &str = "nqn.2026-11.org.example:disks";
 /// The reservation of the other router is not known yet.
 const TRANSITION: Result<(), Option<Sense>> = Err(Some(Sense::NOT_READY_TRANSITION));
 
 /// A namespace in a file. `keys`: further keys of its configuration.
-fn server(keys: &str) -> Server {
+pub(super) fn server(keys: &str) -> Server {
     server_of(&format!("backend = \"file\"\npath = \"disk.img\"\n{keys}"))
 }
 
@@ -31,18 +31,18 @@ fn server_of(keys: &str) -> Server {
     ))
 }
 
-fn url(portal: impl std::fmt::Display) -> NvmeUrl {
+pub(super) fn url(portal: impl std::fmt::Display) -> NvmeUrl {
     format!("nvme://{portal}/{NQN}/1").parse().expect("a URL")
 }
 
 /// One router of a pair, for a single namespace.
-struct NamespaceRouter {
-    disk: Arc<UpstreamLu>,
-    owner: ReservationOwner,
+pub(super) struct NamespaceRouter {
+    pub disk: Arc<UpstreamLu>,
+    pub owner: ReservationOwner,
 }
 
 impl NamespaceRouter {
-    async fn new(url: &NvmeUrl, key: u64) -> NamespaceRouter {
+    pub async fn new(url: &NvmeUrl, key: u64) -> NamespaceRouter {
         let upstream = Upstream { fence: Some(key), ..Upstream::new("r1", "u", vec![url.clone()]) };
         let found = probe(&upstream, &LoopDetector::default()).await.expect("a reachable upstream");
         let (lun, what) = found[0].luns.first_key_value().expect("a namespace");
@@ -51,25 +51,25 @@ impl NamespaceRouter {
         NamespaceRouter { disk, owner }
     }
 
-    async fn take(&mut self, seize: bool) -> Result<(), ErrorCode> {
+    pub async fn take(&mut self, seize: bool) -> Result<(), ErrorCode> {
         self.owner.take(seize).await.map_err(|e| e.code)?;
         self.owner.open().await;
         assert!(self.owner.gate().is_open());
         Ok(())
     }
 
-    async fn write(&self, byte: u8) -> Result<(), Option<Sense>> {
+    pub async fn write(&self, byte: u8) -> Result<(), Option<Sense>> {
         write(&self.disk, byte).await
     }
 
-    async fn read(&self) -> u8 {
+    pub async fn read(&self) -> u8 {
         let (result, buf) = self.disk.read(0, Buf::zeroed(LEN)).await;
         result.expect("a successful read");
         buf[0]
     }
 }
 
-async fn write(disk: &UpstreamLu, byte: u8) -> Result<(), Option<Sense>> {
+pub(super) async fn write(disk: &UpstreamLu, byte: u8) -> Result<(), Option<Sense>> {
     let mut buf = Buf::zeroed(LEN);
     buf.fill(byte);
     let written = disk.write(0, buf, false).await.0;
@@ -77,7 +77,7 @@ async fn write(disk: &UpstreamLu, byte: u8) -> Result<(), Option<Sense>> {
 }
 
 /// The reservation and the registrants, as another host sees them.
-async fn registrants(url: &NvmeUrl) -> (Option<ReservationKind>, Vec<NvmeRegistrant>) {
+pub(super) async fn registrants(url: &NvmeUrl) -> (Option<ReservationKind>, Vec<NvmeRegistrant>) {
     let namespace = nvme::open(url).await.expect("a namespace");
     let state = namespace.reservations().await.expect("a report");
     (state.kind, state.registrants)

@@ -1,0 +1,94 @@
+//! Pairs in front of NVMe storage that lacks commands, or that others use too.
+
+use super::namespaces::{NamespaceRouter, registrants, server, url, write};
+use super::run;
+use lunar_initiator::ErrorCode;
+use lunar_wire::nvme::{nvm_opcode, pdu_type};
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+/// Bytes of the common header of a PDU, which the command of a capsule follows.
+const HEADER: usize = 8;
+/// The byte of Reservation Acquire with its action (RACQA), and a reserved action.
+const ACTION: usize = HEADER + 40;
+const RESERVED: u8 = 7;
+
+/// A portal of this server that refuses Reservation Acquire with one of these actions, with Invalid Field.
+fn refusing(server: SocketAddr, actions: &'static [u8]) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    thread::spawn(move || {
+        for client in listener.incoming().flatten() {
+            let storage = TcpStream::connect(server).expect("the server runs");
+            let ends = [&storage, &client].map(|end| end.try_clone().expect("a socket"));
+            thread::spawn(move || {
+                let [mut from, mut to] = ends;
+                _ = io::copy(&mut from, &mut to);
+                _ = to.shutdown(Shutdown::Both);
+            });
+            thread::spawn(move || {
+                _ = forward(&client, &storage, actions);
+                _ = storage.shutdown(Shutdown::Both);
+            });
+        }
+    });
+    address
+}
+
+/// Forwards PDUs until the client disconnects.
+fn forward(mut client: &TcpStream, mut storage: &TcpStream, actions: &[u8]) -> io::Result<()> {
+    loop {
+        let mut pdu = vec![0; HEADER];
+        client.read_exact(&mut pdu)?;
+        let len = u32::from_le_bytes([pdu[4], pdu[5], pdu[6], pdu[7]]);
+        pdu.resize(len as usize, 0);
+        client.read_exact(&mut pdu[HEADER..])?;
+        let is_acquire =
+            pdu[0] == pdu_type::CAPSULE_COMMAND && pdu[HEADER] == nvm_opcode::RESERVATION_ACQUIRE;
+        if is_acquire && actions.contains(&(pdu[ACTION] & RESERVED)) {
+            pdu[ACTION] |= RESERVED;
+        }
+        storage.write_all(&pdu)?;
+    }
+}
+
+/// SPDK has no Preempt and Abort.
+#[test]
+fn storage_without_aborts_makes_a_takeover_wait() {
+    run(async || {
+        let server = server("filters = [{ kind = \"delay\", write_us = 6000000 }]\n");
+        let url = url(refusing(server.portal(), &[2]));
+        let (mut a, mut b) = (NamespaceRouter::new(&url, 0xa).await, NamespaceRouter::new(&url, 0xb).await);
+        assert_eq!(a.take(false).await, Ok(()));
+        assert_eq!(a.read().await, 0);
+        let disk = a.disk.clone();
+        let _late = compio::runtime::spawn(async move { write(&disk, 1).await });
+        compio::time::sleep(Duration::from_millis(500)).await;
+        assert_eq!(b.take(true).await, Ok(()));
+        let then = b.read().await;
+        compio::time::sleep(Duration::from_secs(7)).await;
+        assert_eq!(b.read().await, then, "a write of the former router was executed after the takeover");
+        b.owner.release().await;
+        let holders: Vec<u64> =
+            registrants(&url).await.1.iter().filter(|one| one.is_holder).map(|one| one.key).collect();
+        assert!(
+            matches!(holders[..], [key] if key & 1 == 0),
+            "the next takeover must wait too: {holders:x?}"
+        );
+    });
+}
+
+/// Each attempt is a new host, and the storage has room for a limited number.
+#[test]
+fn refused_takeover_leaves_no_registrant() {
+    run(async || {
+        let server = server("");
+        let mut a = NamespaceRouter::new(&url(refusing(server.portal(), &[0, 1, 2])), 0xa).await;
+        assert_eq!(a.take(false).await, Err(ErrorCode::ScsiError));
+        assert_eq!(registrants(&url(server.portal())).await, (None, Vec::new()));
+        a.owner.probe().await;
+        assert!(a.owner.seen.is_none(), "the next attempt follows after a pause");
+    });
+}
