@@ -188,7 +188,11 @@ impl Controller {
             results.iter().any(|r| r.as_ref().is_err_and(|e| e.code == ErrorCode::ReservationConflict));
         if others || results.iter().all(Result::is_err) {
             self.each(async |owner| owner.release().await).await;
-            return pair.set_role(Role::Standby);
+            // Routers that do not hear each other would otherwise preempt each other forever.
+            return match self.owners.iter().any(|owner| owner.is_preempted) {
+                true => self.fenced(pair),
+                false => pair.set_role(Role::Standby),
+            };
         }
         self.each(async |owner| {
             if owner.is_taken {
@@ -218,7 +222,10 @@ impl Controller {
 
     /// While active: checks whether this router is still the holder, and takes further logical units.
     async fn serve(&mut self, pair: &Arc<Pair>) {
-        if self.owners.iter().any(|owner| owner.is_taken && owner.holder() == Holder::Other) {
+        let is_lost = |owner: &ReservationOwner| {
+            owner.is_preempted || owner.is_taken && owner.holder() == Holder::Other
+        };
+        if self.owners.iter().any(is_lost) {
             return self.fenced(pair);
         }
         let (decision, seize) = {

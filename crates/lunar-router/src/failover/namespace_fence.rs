@@ -108,6 +108,8 @@ pub struct NamespaceFence {
     prefix: u32,
     /// The current or next term.
     term: Term,
+    /// Whether this term has held the reservation.
+    has_held: bool,
     namespace: Option<Arc<NvmeNamespace>>,
 }
 
@@ -116,7 +118,12 @@ impl NamespaceFence {
     pub fn new(remote: &UpstreamLu, key: u64) -> NamespaceFence {
         let prefix = prefix_of(key);
         let (urls, context) = (remote.namespace_urls(), remote.context().clone());
-        NamespaceFence { urls, context, prefix, term: Term::new(prefix), namespace: None }
+        NamespaceFence { urls, context, prefix, term: Term::new(prefix), has_held: false, namespace: None }
+    }
+
+    /// Whether the current term has held the reservation, even if its takeover failed.
+    pub fn has_held(&self) -> bool {
+        self.has_held
     }
 
     async fn namespace(&mut self) -> Result<Arc<NvmeNamespace>, Error> {
@@ -189,7 +196,7 @@ impl NamespaceFence {
     pub async fn take(&mut self, seize: bool, gate: &IoGate) -> Result<(), Error> {
         gate.set_term(None);
         self.close().await;
-        self.term = Term::new(self.prefix);
+        (self.term, self.has_held) = (Term::new(self.prefix), false);
         let namespace = self.namespace().await?;
         let taken = self.take_over(&namespace, seize).await;
         if let Err(e) = &taken {
@@ -200,14 +207,17 @@ impl NamespaceFence {
         Ok(())
     }
 
-    async fn take_over(&self, namespace: &NvmeNamespace, seize: bool) -> Result<(), Error> {
+    async fn take_over(&mut self, namespace: &NvmeNamespace, seize: bool) -> Result<(), Error> {
         let key = self.term.taking_key();
         soon(register(namespace, key)).await?;
         let mut is_proven = true;
         for _ in 0..TRIES {
             let state = soon(namespace.reservations()).await?;
             let step = match holder(&state) {
-                Some(_) if is_held_by(&state, key) => return self.settle(namespace, is_proven).await,
+                Some(_) if is_held_by(&state, key) => {
+                    self.has_held = true;
+                    return self.settle(namespace, is_proven).await;
+                }
                 Some(one) if seize || self.term.is_of_same_router(one.key) => {
                     is_proven &= Term::is_proven(one.key);
                     self.preempt(namespace, one.key).await

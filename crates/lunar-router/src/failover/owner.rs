@@ -33,6 +33,8 @@ pub struct ReservationOwner {
     pub seen: Option<ObservedReservation>,
     /// Whether this router took the reservation and has not observed another holder since.
     pub is_taken: bool,
+    /// Whether another initiator took the reservation during the last takeover.
+    pub is_preempted: bool,
     /// The time before which it is not probed.
     pause: Option<Instant>,
     /// The time of the first opening since the reservation was taken, and the number of conflicts soon after an
@@ -52,7 +54,7 @@ impl ReservationOwner {
         let remote = Arc::downgrade(remote);
         let path_loss_timeout = spec.path_loss_timeout;
         let (seen, pause, opened) = (None, None, None);
-        let (is_taken, refusals, ending) = (false, 0, Vec::new());
+        let (is_taken, is_preempted, refusals, ending) = (false, false, 0, Vec::new());
         Some(ReservationOwner {
             remote,
             gate,
@@ -61,6 +63,7 @@ impl ReservationOwner {
             name,
             seen,
             is_taken,
+            is_preempted,
             pause,
             opened,
             refusals,
@@ -146,6 +149,7 @@ impl ReservationOwner {
             ));
         }
         let taken = self.fence.take(seize, &self.gate).await;
+        self.is_preempted = self.fence.was_preempted(&taken);
         match &taken {
             Ok(()) => (self.is_taken, self.pause) = (true, None),
             Err(e) => {
@@ -211,7 +215,7 @@ impl ReservationOwner {
     /// Shuts the gate: another initiator has the reservation.
     pub fn lose(&mut self) {
         self.gate.shut();
-        self.is_taken = false;
+        (self.is_taken, self.is_preempted) = (false, false);
     }
 
     /// Shuts the gate, waits for admitted commands, flushes, and releases the reservation. The takeover of the other

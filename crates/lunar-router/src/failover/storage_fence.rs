@@ -6,7 +6,7 @@ use super::gate::IoGate;
 use super::machine::Holder;
 use super::namespace_fence::NamespaceFence;
 use crate::upstream::UpstreamLu;
-use lunar_initiator::Error;
+use lunar_initiator::{Error, ErrorCode};
 
 /// The state of a reservation, as its owner sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ impl StorageFence {
     /// Changes the generation, which shows the peer that this router is alive.
     ///
     /// # Errors
-    /// [`lunar_initiator::ErrorCode::ReservationConflict`] when this router no longer has the reservation.
+    /// [`ErrorCode::ReservationConflict`] when this router no longer has the reservation.
     pub async fn heartbeat(&mut self, gate: &IoGate) -> Result<(), Error> {
         match self {
             Scsi(fence, _) => fence.heartbeat(gate).await,
@@ -62,13 +62,20 @@ impl StorageFence {
     /// earlier registrations are removed, including ours, and the commands of others have ended.
     ///
     /// # Errors
-    /// [`lunar_initiator::ErrorCode::ReservationConflict`] when another initiator has it. Other errors when the logical
+    /// [`ErrorCode::ReservationConflict`] when another initiator has it. Other errors when the logical
     /// unit is unreachable, or commands of others do not end.
     pub async fn take(&mut self, seize: bool, gate: &IoGate) -> Result<(), Error> {
         match self {
             Scsi(fence, _) => fence.take(seize).await,
             Nvme(fence) => fence.take(seize, gate).await,
         }
+    }
+
+    /// Whether this router held the reservation, and another initiator preempted it before the end of the takeover. That is
+    /// only known of NVMe storage.
+    pub fn was_preempted(&self, taken: &Result<(), Error>) -> bool {
+        let is_conflict = taken.as_ref().is_err_and(|e| e.code == ErrorCode::ReservationConflict);
+        is_conflict && matches!(self, Nvme(fence) if fence.has_held())
     }
 
     /// Flushes all writes, and releases the reservation and all registrations.

@@ -34,6 +34,8 @@ enum TakeoverStep {
     Register,
     Reserve,
     Check,
+    /// Until this step: commands of the former router may be running.
+    Wait(u64),
     RegisterData,
     CheckData,
 }
@@ -57,6 +59,8 @@ struct PairModel {
     lan: bool,
     start: Instant,
     step: u64,
+    /// The steps for which each takeover waits, with heartbeats.
+    wait: u64,
 }
 
 const STEP_MS: u64 = 100;
@@ -74,7 +78,8 @@ impl PairModel {
             asked: 0,
             seizes: 0,
         };
-        PairModel { storage: Storage::default(), routers: [router(), router()], lan: true, start, step: 0 }
+        let routers = [router(), router()];
+        PairModel { storage: Storage::default(), routers, lan: true, start, step: 0, wait: 0 }
     }
 
     fn now(&self) -> Instant {
@@ -172,7 +177,15 @@ impl PairModel {
                     Some(TakeoverStep::Check)
                 }
             },
-            TakeoverStep::Check => (storage.holder == Some(i)).then_some(TakeoverStep::RegisterData),
+            TakeoverStep::Check => {
+                (storage.holder == Some(i)).then_some(TakeoverStep::Wait(self.step + self.wait))
+            }
+            TakeoverStep::Wait(_) if storage.holder != Some(i) => return self.fenced(i),
+            TakeoverStep::Wait(end) if self.step < end => {
+                storage.generation += 1;
+                Some(step)
+            }
+            TakeoverStep::Wait(_) => Some(TakeoverStep::RegisterData),
             TakeoverStep::RegisterData => {
                 storage.data[i] = true;
                 Some(TakeoverStep::CheckData)
@@ -296,14 +309,17 @@ proptest! {
 
     #[test]
     fn in_a_lasting_partition_the_place_changes_once_at_most(chance in proptest::collection::vec(any::<u8>(), 64)) {
-        let mut world = PairModel::new();
-        for n in 0..6000u64 {
-            if n == 200 {
-                world.happens(ModelEvent::Lan(false));
+        // A long wait exceeds the time after which the other router takes over.
+        for wait in [0, 300] {
+            let mut world = PairModel { wait, ..PairModel::new() };
+            for n in 0..6000u64 {
+                if n == 200 {
+                    world.happens(ModelEvent::Lan(false));
+                }
+                world.step(chance[(n % 64) as usize] ^ n as u8);
             }
-            world.step(chance[(n % 64) as usize] ^ n as u8);
+            prop_assert!(world.routers.iter().map(|r| r.seizes).sum::<usize>() <= 1);
+            prop_assert_eq!(world.serving().len(), 1);
         }
-        prop_assert!(world.routers.iter().map(|r| r.seizes).sum::<usize>() <= 1);
-        prop_assert_eq!(world.serving().len(), 1);
     }
 }

@@ -1,11 +1,16 @@
 //! Pairs in front of NVMe storage that lacks commands, or that others use too.
 
 use super::namespaces::{NamespaceRouter, registrants, server, url, write};
-use super::run;
+use super::{Pair, Role, run, spec};
+use crate::failover::term::{Term, prefix_of};
 use lunar_initiator::ErrorCode;
+use lunar_initiator::nvme::{self, NvmeRegistrant, ReservationChange, ReservationKind};
+use lunar_target::Instance;
 use lunar_wire::nvme::{nvm_opcode, pdu_type};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::Duration;
 
@@ -90,5 +95,35 @@ fn refused_takeover_leaves_no_registrant() {
         assert_eq!(registrants(&url(server.portal())).await, (None, Vec::new()));
         a.owner.probe().await;
         assert!(a.owner.seen.is_none(), "the next attempt follows after a pause");
+    });
+}
+
+/// Hosts are logged in at both routers, the link between these is cut, and the takeover waits.
+#[test]
+fn preempted_takeover_leaves_the_namespace_to_the_peer() {
+    run(async || {
+        let server = server("");
+        let url = url(server.portal());
+        // An interrupted takeover.
+        let crashed = nvme::open(&url).await.expect("a namespace");
+        let key = Term::new(prefix_of(0xc)).taking_key();
+        let kind = ReservationKind::ExclusiveAccessRegistrants;
+        for change in
+            [ReservationChange::Register { key, persists: None }, ReservationChange::Acquire { key, kind }]
+        {
+            crashed.change_reservation(change).await.expect("a reservation");
+        }
+        let (a, mut b) = (NamespaceRouter::new(&url, 0xa).await, NamespaceRouter::new(&url, 0xb).await);
+        let instance = Arc::new(Instance::new("r1"));
+        instance.logins_active.store(1, Relaxed);
+        let pair = Pair::start(spec(0xa), true, instance, None, || {}, |job| job());
+        pair.add_lu(&a.disk);
+        let is_of_a = |one: &NvmeRegistrant| one.is_holder && one.key >> 32 == u64::from(prefix_of(0xa));
+        while !registrants(&url).await.1.iter().any(is_of_a) {
+            compio::time::sleep(Duration::from_millis(100)).await;
+        }
+        assert_eq!(pair.status().role, Role::Taking);
+        assert_eq!(b.take(true).await, Ok(()), "the first router must not take over again");
+        assert_eq!(pair.status().role, Role::Standby);
     });
 }
