@@ -191,8 +191,8 @@ impl NamespaceFence {
     /// Afterwards all earlier registrations are removed, and the commands of earlier hosts have ended.
     ///
     /// # Errors
-    /// [`ErrorCode::ReservationConflict`] when another host has it. Other errors when the namespace is unreachable, or
-    /// commands of others do not end.
+    /// [`ErrorCode::ReservationConflict`] when another host has it; [`ErrorCode::InUse`] when SCSI hosts are registered. Other
+    /// errors when the namespace is unreachable, or commands of others do not end.
     pub async fn take(&mut self, seize: bool, gate: &IoGate) -> Result<(), Error> {
         gate.set_term(None);
         self.close().await;
@@ -209,7 +209,7 @@ impl NamespaceFence {
 
     async fn take_over(&mut self, namespace: &NvmeNamespace, seize: bool) -> Result<(), Error> {
         let key = self.term.taking_key();
-        soon(register(namespace, key)).await?;
+        self.join(namespace).await?;
         let mut is_proven = true;
         for _ in 0..TRIES {
             let state = soon(namespace.reservations()).await?;
@@ -231,11 +231,24 @@ impl NamespaceFence {
             match step {
                 Ok(has_aborted) => is_proven &= has_aborted,
                 // Another host was faster: read the reservation again.
-                Err(e) if e.code == ErrorCode::ReservationConflict => soon(register(namespace, key)).await?,
+                Err(e) if e.code == ErrorCode::ReservationConflict => self.join(namespace).await?,
                 Err(e) => return Err(e),
             }
         }
         Err(conflict("another host repeatedly reserves the namespace"))
+    }
+
+    /// Registers the host of this term, which is new. So a conflict does not mean that another router was faster.
+    async fn join(&self, namespace: &NvmeNamespace) -> Result<(), Error> {
+        match soon(register(namespace, self.term.taking_key())).await {
+            Err(e) if e.code == ErrorCode::ReservationConflict => {
+                let what = format!("namespace {} has registrants that are not NVMe hosts", namespace.id());
+                Err(Error::new(ErrorCode::InUse, what).with_hint(
+                    "end the registrations of SCSI hosts at the storage: a failover pair cannot preempt them",
+                ))
+            }
+            other => other,
+        }
     }
 
     /// Ends the registration of a failed takeover. Each attempt is a new host, and storage has room for few. The

@@ -1,12 +1,15 @@
 //! Pairs in front of NVMe storage that lacks commands, or that others use too.
 
-use super::namespaces::{NamespaceRouter, registrants, server, url, write};
-use super::{Pair, Role, run, spec};
+use super::namespaces::{NQN, NamespaceRouter, registrants, server, url, write};
+use super::{Pair, Role, lun_of, pair, run, spec, until};
+use crate::failover::fence;
 use crate::failover::term::{Term, prefix_of};
-use lunar_initiator::ErrorCode;
+use interop::Server;
 use lunar_initiator::nvme::{self, NvmeRegistrant, ReservationChange, ReservationKind};
+use lunar_initiator::{ErrorCode, Options, Session};
 use lunar_target::Instance;
 use lunar_wire::nvme::{nvm_opcode, pdu_type};
+use lunar_wire::scsi::lun;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -125,5 +128,47 @@ fn preempted_takeover_leaves_the_namespace_to_the_peer() {
         assert_eq!(pair.status().role, Role::Taking);
         assert_eq!(b.take(true).await, Ok(()), "the first router must not take over again");
         assert_eq!(pair.status().role, Role::Standby);
+    });
+}
+
+/// Two LUNs that are namespaces too.
+fn shared_with_scsi() -> Server {
+    let name = interop::TARGET;
+    Server::start(&format!(
+        "[[portal_group]]\ntag = 1\n\
+         portals = [\"127.0.0.1:0\", {{ listen = \"127.0.0.1:0\", transport = [\"nvme-tcp\"] }}]\n\
+         [[target]]\nname = \"{name}\"\n\
+         [[target.lun]]\nlun = 0\nbackend = \"memory\"\nsize = \"16MiB\"\n\
+         [[target.lun]]\nlun = 1\nbackend = \"memory\"\nsize = \"16MiB\"\n\
+         [[subsystem]]\nnqn = \"{NQN}\"\n\
+         [[subsystem.namespace]]\nnsid = 1\ntarget = \"{name}\"\nlun = 0\n\
+         [[subsystem.namespace]]\nnsid = 2\ntarget = \"{name}\"\nlun = 1\n"
+    ))
+}
+
+/// The target gives a conflict to NVMe hosts while SCSI hosts are registered, even without a reservation.
+#[test]
+fn namespace_with_a_scsi_registrant_leaves_the_others_served() {
+    run(async || {
+        let server = shared_with_scsi();
+        let [scsi, nvme] = [server.portals()[0], server.portals()[1]];
+        let portal = lun_of(scsi, 1).portal;
+        let session = Session::open(portal, interop::TARGET, Options::new(interop::INITIATOR)).await;
+        let session = session.expect("a session");
+        fence::register(&session, lun::encode(1), 7).await.expect("a registration");
+        let of = |nsid: u32| format!("nvme://{nvme}/{NQN}/{nsid}").parse().expect("a URL");
+        let served = NamespaceRouter::new(&of(1), 0xa).await;
+        let mut other = NamespaceRouter::new(&of(2), 0xa).await;
+        assert_eq!(other.take(false).await, Err(ErrorCode::InUse));
+        let pair = pair(spec(0xa), None);
+        pair.add_lu(&served.disk);
+        pair.add_lu(&other.disk);
+        until(|| pair.status().role == Role::Active).await;
+        until(|| served.owner.gate().is_open()).await;
+        // Several further attempts at the other one.
+        compio::time::sleep(Duration::from_secs(4)).await;
+        assert!(pair.status().role == Role::Active && served.owner.gate().is_open());
+        assert_eq!(served.write(1).await, Ok(()));
+        assert!(!other.owner.gate().is_open());
     });
 }
