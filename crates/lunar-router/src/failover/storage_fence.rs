@@ -71,8 +71,8 @@ impl StorageFence {
         }
     }
 
-    /// Whether this router held the reservation, and another initiator preempted it before the end of the takeover. That is
-    /// only known of NVMe storage.
+    /// Whether this router held the reservation, and another initiator preempted it before the end of the takeover. Always
+    /// false for SCSI storage.
     pub fn was_preempted(&self, taken: &Result<(), Error>) -> bool {
         let is_conflict = taken.as_ref().is_err_and(|e| e.code == ErrorCode::ReservationConflict);
         is_conflict && matches!(self, Nvme(fence) if fence.has_held())
