@@ -227,7 +227,8 @@ impl Pair {
 
     fn heard(&self, status: PeerStatus) {
         let mut state = self.state();
-        let clash = status.key == self.spec.key;
+        // Keys at NVMe storage begin with the prefix.
+        let clash = term::prefix_of(status.key) == term::prefix_of(self.spec.key);
         if clash && !state.clash {
             tracing::error!(
                 name: "pair.error",

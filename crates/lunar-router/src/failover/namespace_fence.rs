@@ -5,6 +5,11 @@
 //! of earlier terms, for good: late writes of an old term come from hosts that are never registered again. They end
 //! with Reservation Conflict, however late they arrive.
 //!
+//! This holds while there is a reservation. A handover leaves none: a write that arrives before the next takeover is executed,
+//! as one that was late within the former term. A free namespace counts as proven, because the handover has ended all commands
+//! that the storage had accepted. A write that arrives in this gap and still runs after the takeover is not excluded. To keep
+//! the reservation would exclude it, but the namespace would then be useless without the pair.
+//!
 //! Commands that have passed the check of the reservation are aborted by Preempt and Abort, whose completion is the
 //! proof that they have ended. No other command of NVMe has this effect. So the key of the holder shows whether its
 //! takeover has had this completion, and whether a handover has begun. Without proof, the next takeover waits for
@@ -24,8 +29,9 @@ use lunar_initiator::nvme::{
 };
 use lunar_initiator::{Error, ErrorCode};
 use lunar_wire::nvme::NvmeStatus;
+use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Exclusive Access - Registrants Only, as for SCSI storage.
 const KIND: ReservationKind = ReservationKind::ExclusiveAccessRegistrants;
@@ -37,8 +43,11 @@ const KIND_SUPPORTED: u8 = 1 << 4;
 const RESERVATIONS: u16 = 1 << 5;
 /// The maximum number of attempts to take a reservation while others keep taking it.
 const TRIES: usize = 4;
-/// The time limit for the end of commands of others, and of a flush. A takeover that is given up has no proof.
-const ABORT_LIMIT: Duration = Duration::from_secs(60);
+/// The time limit of a handover, and the interval of logs while a takeover waits for the end of commands of others. A
+/// takeover has no limit: the next attempt could not wait for them.
+const ABORT_LIMIT: Duration = Duration::from_secs(if cfg!(test) { 4 } else { 60 });
+/// Keep Alive ends silent controllers, so commands need no time limit.
+const UNLIMITED: Duration = Duration::from_secs(86_400);
 /// The time for which a takeover waits if there is no proof that the commands of former hosts have ended.
 const UNPROVEN: Duration = Duration::from_secs(if cfg!(test) { 8 } else { 60 });
 /// The interval of heartbeats during this time.
@@ -171,10 +180,19 @@ impl NamespaceFence {
         let seen = self.after(seen)?;
         let holder = match holder(&seen) {
             None => Holder::Nobody,
-            Some(one) if seen.kind == Some(KIND) && self.term.is_of_same_router(one.key) => Holder::Ours,
+            Some(one) if seen.kind == Some(KIND) && self.is_ours(one.key) => Holder::Ours,
             Some(_) => Holder::Other,
         };
         Ok(ObservedReservation { generation: seen.generation, holder })
+    }
+
+    /// Whether this router holds a reservation with this key. During a term, another term of the same prefix is that of
+    /// another process.
+    fn is_ours(&self, key: u64) -> bool {
+        match self.has_held {
+            true => [self.term.taking_key(), self.term.holder_key()].contains(&key),
+            false => self.term.is_of_same_router(key),
+        }
     }
 
     /// Increments the generation, which shows the peer that this router is alive.
@@ -219,13 +237,13 @@ impl NamespaceFence {
                     return self.settle(namespace, is_proven).await;
                 }
                 Some(one) if seize || self.term.is_of_same_router(one.key) => {
-                    is_proven &= Term::is_proven(one.key);
+                    is_proven &= state.kind == Some(KIND) && Term::is_proven(one.key);
                     self.preempt(namespace, one.key).await
                 }
                 Some(_) => return Err(conflict("another host holds a reservation on the namespace")),
                 None => {
                     let acquire = ReservationChange::Acquire { key, kind: KIND };
-                    namespace.change_reservation(acquire).await.map(|()| true)
+                    soon(namespace.change_reservation(acquire)).await.map(|()| true)
                 }
             };
             match step {
@@ -270,9 +288,36 @@ impl NamespaceFence {
     async fn preempt(&self, namespace: &NvmeNamespace, other: u64) -> Result<bool, Error> {
         let (key, preempted) = (self.term.taking_key(), other);
         let with = |aborts| ReservationChange::Preempt { key, preempted, kind: KIND, aborts };
-        match namespace.change_reservation(with(true)).await {
+        match self.until_end_of(namespace.change_reservation(with(true)), namespace).await {
             Err(e) if is_unsupported(&e) => namespace.change_reservation(with(false)).await.map(|()| false),
             other => other.map(|()| true),
+        }
+    }
+
+    /// Runs a preemption. It lasts as long as the commands that it aborts. Meanwhile, the peer sees heartbeats.
+    async fn until_end_of(
+        &self,
+        preemption: impl Future<Output = Result<(), Error>>,
+        namespace: &NvmeNamespace,
+    ) -> Result<(), Error> {
+        let (mut preemption, key, upstream) =
+            (pin!(preemption), self.term.taking_key(), &self.context.upstream);
+        let mut logged_at = Instant::now();
+        loop {
+            if let Ok(end) = compio::time::timeout(BEAT, preemption.as_mut()).await {
+                return end;
+            }
+            // Without an answer, the preemption shows whether the controller lives.
+            match soon(replace(namespace, key, key)).await {
+                Err(e) if e.code == ErrorCode::ReservationConflict => return Err(e),
+                _ => {}
+            }
+            if logged_at.elapsed() >= ABORT_LIMIT {
+                logged_at = Instant::now();
+                let what =
+                    "the storage still executes commands of former hosts: this router waits for their end";
+                tracing::warn!(name: "pair.error", upstream, "{what}");
+            }
         }
     }
 
@@ -304,8 +349,8 @@ impl NamespaceFence {
         tracing::warn!(
             name: "pair.error",
             upstream,
-            "an interrupted takeover, or storage without Preempt and Abort, may have left commands at the namespace: this \
-             router waits for {seconds} s"
+            "nothing proves that the commands of former hosts have ended (an interrupted takeover, hosts outside of the \
+             pair, or storage without Preempt and Abort): this router waits for {seconds} s"
         );
         let key = self.term.taking_key();
         for _ in 0..UNPROVEN.as_secs() / BEAT.as_secs() {
@@ -323,8 +368,11 @@ impl NamespaceFence {
     pub async fn release(&mut self, gate: &IoGate) -> Result<(), Error> {
         gate.set_term(None);
         let namespace = self.namespace().await?;
-        let released = self.give_back(&namespace, gate).await;
-        self.after(released)
+        self.has_held = false;
+        let released = compio::time::timeout(ABORT_LIMIT, self.give_back(&namespace, gate)).await;
+        let late =
+            |_| Err(Error::new(ErrorCode::TimedOut, "the storage still executes commands of this router"));
+        self.after(released.unwrap_or_else(late))
     }
 
     async fn give_back(&self, namespace: &NvmeNamespace, gate: &IoGate) -> Result<(), Error> {
@@ -408,7 +456,8 @@ fn options(url: &NvmeUrl, term: &Term) -> Result<NvmeOptions, Error> {
     let times = &mut options.timeouts;
     (times.login, times.login_tries, times.recovery) = (LOGIN.min(times.login), 1, Duration::ZERO);
     (times.busy, times.transition) = (LOGIN, None);
-    (times.command, times.operation) = (ABORT_LIMIT, ABORT_LIMIT);
+    let limit = if options.keep_alive.is_zero() { ABORT_LIMIT } else { UNLIMITED };
+    (times.command, times.operation) = (limit, limit);
     (options.host_id, options.io_queues, options.queue_len) = (Some(term.host_id()), Some(1), QUEUE_LEN);
     Ok(options)
 }

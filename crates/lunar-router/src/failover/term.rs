@@ -64,9 +64,10 @@ impl Term {
         key >> PREFIX_SHIFT == self.base >> PREFIX_SHIFT
     }
 
-    /// Whether the key of a holder shows that its takeover was complete.
+    /// Whether the key of a holder shows that its takeover was complete. Keys of hosts outside of the pair
+    /// rarely have this form.
     pub fn is_proven(key: u64) -> bool {
-        key & PROVEN != 0
+        key & (PROVEN | DATA | PRESENT) == PROVEN | PRESENT
     }
 }
 
@@ -87,5 +88,6 @@ mod tests {
         assert_eq!(all.len(), 6, "{all:x?}");
         assert!(!Term::new(other).is_of_same_router(one.holder_key()));
         assert_eq!(keys(&one).map(Term::is_proven), [false, true, false]);
+        assert_eq!([1, 3, 7].map(Term::is_proven), [false; 3], "keys of hosts outside of the pair");
     }
 }

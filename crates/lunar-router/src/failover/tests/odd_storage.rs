@@ -3,6 +3,7 @@
 use super::namespaces::{NQN, NamespaceRouter, registrants, server, url, write};
 use super::{Pair, Role, lun_of, pair, run, spec, until};
 use crate::failover::fence;
+use crate::failover::machine::Holder;
 use crate::failover::term::{Term, prefix_of};
 use interop::Server;
 use lunar_initiator::nvme::{self, NvmeRegistrant, ReservationChange, ReservationKind};
@@ -170,5 +171,43 @@ fn namespace_with_a_scsi_registrant_leaves_the_others_served() {
         assert!(pair.status().role == Role::Active && served.owner.gate().is_open());
         assert_eq!(served.write(1).await, Ok(()));
         assert!(!other.owner.gate().is_open());
+    });
+}
+
+/// The next attempt would not find the hosts of these commands any more.
+#[test]
+fn takeover_outlasts_the_commands_that_it_aborts() {
+    run(async || {
+        let server = server("filters = [{ kind = \"delay\", write_us = 7000000 }]\n");
+        let url = url(server.portal());
+        let (mut a, mut b) = (NamespaceRouter::new(&url, 0xa).await, NamespaceRouter::new(&url, 0xb).await);
+        assert_eq!(a.take(false).await, Ok(()));
+        assert_eq!(a.read().await, 0);
+        let disk = a.disk.clone();
+        let _late = compio::runtime::spawn(async move { write(&disk, 1).await });
+        compio::time::sleep(Duration::from_millis(500)).await;
+        assert_eq!(b.take(true).await, Ok(()));
+        let then = b.read().await;
+        compio::time::sleep(Duration::from_secs(7)).await;
+        assert_eq!(b.read().await, then, "a write of the former router was executed after the takeover");
+    });
+}
+
+/// Two processes with the keys of one router would otherwise both serve, or preempt each other.
+#[test]
+fn second_process_of_a_router_is_another_holder() {
+    run(async || {
+        let server = server("");
+        let url = url(server.portal());
+        let (mut a, mut twin) =
+            (NamespaceRouter::new(&url, 0xa).await, NamespaceRouter::new(&url, 0xa).await);
+        assert_eq!(a.take(false).await, Ok(()));
+        let holder = async |router: &mut NamespaceRouter| {
+            router.owner.probe().await;
+            router.owner.holder()
+        };
+        assert_eq!([holder(&mut a).await, holder(&mut twin).await], [Holder::Ours; 2]);
+        assert_eq!(twin.take(false).await, Ok(()));
+        assert_eq!([holder(&mut a).await, holder(&mut twin).await], [Holder::Other, Holder::Ours]);
     });
 }
