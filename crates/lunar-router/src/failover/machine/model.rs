@@ -193,7 +193,11 @@ impl PairModel {
             TakeoverStep::CheckData => {
                 let ours = storage.holder == Some(i);
                 storage.data[i] &= ours;
-                self.routers[i].active = ours;
+                if !ours {
+                    // It has held the reservation: the first look as the active router finds the other holder.
+                    return self.fenced(i);
+                }
+                self.routers[i].active = true;
                 None
             }
         };
