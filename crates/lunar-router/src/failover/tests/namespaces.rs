@@ -5,6 +5,7 @@ use crate::failover::owner::ReservationOwner;
 use crate::failover::term::prefix_of;
 use crate::loops::LoopDetector;
 use crate::upstream::{Upstream, UpstreamLu, probe};
+use compio::runtime::JoinHandle;
 use interop::{Relay, Server};
 use lunar_block::Backend;
 use lunar_initiator::ErrorCode;
@@ -66,6 +67,23 @@ impl NamespaceRouter {
         let (result, buf) = self.disk.read(0, Buf::zeroed(LEN)).await;
         result.expect("a successful read");
         buf[0]
+    }
+
+    /// Takes the namespace of zeros, and starts a write that the storage delays. The task waits for its end.
+    pub async fn begin_write(&mut self) -> JoinHandle<Result<(), Option<Sense>>> {
+        assert_eq!(self.take(false).await, Ok(()));
+        assert_eq!(self.read().await, 0);
+        let disk = self.disk.clone();
+        let late = compio::runtime::spawn(async move { write(&disk, 1).await });
+        compio::time::sleep(Duration::from_millis(500)).await;
+        late
+    }
+
+    /// Checks that the data stay until a delayed write would have ended.
+    pub async fn sees_no_late_write(&self) {
+        let then = self.read().await;
+        compio::time::sleep(Duration::from_secs(7)).await;
+        assert_eq!(self.read().await, then, "a write of the former router was executed after the takeover");
     }
 }
 
@@ -192,11 +210,7 @@ fn takeover_of_a_namespace_waits_for_former_writes() {
         let url_of_b = url(relay.address());
         let url = url(server.portal());
         let mut a = NamespaceRouter::new(&url, 0xa).await;
-        assert_eq!(a.take(false).await, Ok(()));
-        assert_eq!(a.read().await, 0);
-        let disk = a.disk.clone();
-        let _late = compio::runtime::spawn(async move { write(&disk, 1).await });
-        compio::time::sleep(Duration::from_millis(500)).await;
+        let _late = a.begin_write().await;
         let mut b = NamespaceRouter::new(&url_of_b, 0xb).await;
         let lost = async {
             compio::time::sleep(Duration::from_millis(500)).await;
@@ -208,9 +222,7 @@ fn takeover_of_a_namespace_waits_for_former_writes() {
         // A restarted instance does not know of the attempt.
         let mut b = NamespaceRouter::new(&url, 0xb).await;
         while b.take(true).await.is_err() {}
-        let then = b.read().await;
-        compio::time::sleep(Duration::from_secs(7)).await;
-        assert_eq!(b.read().await, then, "a write of the former router was executed after the takeover");
+        b.sees_no_late_write().await;
     });
 }
 
@@ -221,11 +233,7 @@ fn interrupted_release_makes_the_successor_wait() {
         let server = server("filters = [{ kind = \"delay\", write_us = 6000000 }]\n");
         let url = url(server.portal());
         let (mut a, mut b) = (NamespaceRouter::new(&url, 0xa).await, NamespaceRouter::new(&url, 0xb).await);
-        assert_eq!(a.take(false).await, Ok(()));
-        assert_eq!(a.read().await, 0);
-        let disk = a.disk.clone();
-        let late = compio::runtime::spawn(async move { write(&disk, 1).await });
-        compio::time::sleep(Duration::from_millis(500)).await;
+        let late = a.begin_write().await;
         // The host has given up the write, and the storage has not.
         drop(late);
         let gate = a.owner.gate().clone();
@@ -240,9 +248,7 @@ fn interrupted_release_makes_the_successor_wait() {
         };
         assert!(!lunar_runtime::either(release, time_is_over).await, "the release must not complete yet");
         assert_eq!(b.take(true).await, Ok(()));
-        let then = b.read().await;
-        compio::time::sleep(Duration::from_secs(7)).await;
-        assert_eq!(b.read().await, then, "a write of the former router was executed after the takeover");
+        b.sees_no_late_write().await;
     });
 }
 
