@@ -77,6 +77,6 @@ pub use namespace::{NvmeNamespace, NvmeRegistrant, NvmeReservations, Reservation
 pub use namespace_identity::{NamespaceIdentity, NamespaceProperties, uuid_text};
 pub use namespace_name::NamespaceName;
 pub use open::{connect, connect_with, namespace_of, open, open_with};
-pub use options::NvmeOptions;
+pub use options::{NvmeOptions, random_host_id};
 pub use paths::{NvmePath, NvmePaths};
 pub use request::PendingCompletion;

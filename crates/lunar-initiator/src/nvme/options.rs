@@ -69,7 +69,7 @@ impl NvmeOptions {
 
     /// The same options with an identifier: a random one if they have none.
     pub(super) fn identified(self) -> NvmeOptions {
-        NvmeOptions { host_id: self.host_id.or_else(|| Some(new_id())), ..self }
+        NvmeOptions { host_id: self.host_id.or_else(|| Some(random_host_id())), ..self }
     }
 }
 
@@ -91,8 +91,8 @@ fn name_of(host: &str) -> Nqn {
     Nqn::new(&name).expect("a derived name is well formed")
 }
 
-/// A random UUID (RFC 9562, version 4).
-fn new_id() -> [u8; 16] {
+/// A host identifier that no other host has: a random UUID (RFC 9562, version 4).
+pub fn random_host_id() -> [u8; 16] {
     let mut id = [0; 16];
     getrandom::fill(&mut id).expect("the kernel has random numbers");
     id[6] = id[6] & 0x0f | 0x40;

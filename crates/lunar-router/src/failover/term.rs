@@ -1,5 +1,6 @@
 //! The keys and the host of one term of the active role at NVMe storage.
 
+use lunar_initiator::nvme::random_host_id;
 use sha2::{Digest, Sha256};
 
 /// Bits of a key.
@@ -28,14 +29,10 @@ pub fn prefix_of(key: u64) -> u32 {
 impl Term {
     /// A new term of the router with this prefix.
     pub fn new(prefix: u32) -> Term {
-        let (mut host_id, mut digits) = ([0; 16], [0; 4]);
-        for bytes in [&mut host_id[..], &mut digits] {
-            getrandom::fill(bytes).expect("the kernel has random numbers");
-        }
-        // A UUID (RFC 9562, version 4).
-        host_id[6] = host_id[6] & 0x0f | 0x40;
-        host_id[8] = host_id[8] & 0x3f | 0x80;
-        let digits = u64::from(u32::from_be_bytes(digits)) & !(PROVEN | DATA) | PRESENT;
+        let host_id = random_host_id();
+        // The last bytes of such a UUID are random.
+        let [.., a, b, c, d] = host_id;
+        let digits = u64::from(u32::from_be_bytes([a, b, c, d])) & !(PROVEN | DATA) | PRESENT;
         Term { base: u64::from(prefix) << PREFIX_SHIFT | digits, host_id }
     }
 

@@ -71,7 +71,7 @@ mod tests {
         let (_, _, unit, lun) = namespaces(subsystem, &plain).next().expect("a namespace");
         let naa = identity::identity(&unit, lun).naa;
         let ids = NamespaceIds::new(&subsystem.name, &naa, Default::default());
-        let uuid = crate::config::shown_uuid(&ids.uuid);
+        let uuid = lunar_initiator::nvme::uuid_text(&ids.uuid);
         let found =
             identifier_twice(&config(&format!("uuid = \"{uuid}\""))).expect_err("equal")[0].to_string();
         assert!(found.contains("namespace 1 of nqn.2026-11.org.example:s has the same UUID"), "{found}");

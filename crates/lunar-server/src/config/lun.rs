@@ -9,6 +9,7 @@ pub use source::Source;
 
 pub(crate) use identity_keys::hex;
 pub(super) use identity_keys::serial;
+pub(super) use identity_keys::{bytes_of, without_prefix};
 
 use lunar_config::scsi_text;
 use lunar_config::{Diagnostics, InvalidValue, invalid, unknown};

@@ -51,7 +51,7 @@ pub use lax_names::lax_names;
 pub use lun::{Fail, Filter, IdentityKeys, LunConfig, Share, Source};
 pub(crate) use lun::{OneFile, hex, one_name};
 pub(crate) use lunar_config::iscsi_name;
-pub(crate) use namespace_ids::{NONE, shown_uuid};
+pub(crate) use namespace_ids::NONE;
 pub use rollback::{TreeRollback, roll_back, tree};
 pub use router::RouterConfig;
 pub use secrets::{SecretUse, certificate_files, secret_uses};

@@ -1,8 +1,10 @@
 //! The keys of a namespace by which NVMe hosts identify it. A namespace that replaces one of another subsystem has to report the
 //! same values, or hosts see a new disk.
 
-use super::lun::UniqueValues;
+use super::lun::{UniqueValues, bytes_of, without_prefix};
+use super::router::is_uuid;
 use lunar_config::{Diagnostics, InvalidValue, Section, invalid};
+use lunar_initiator::nvme::uuid_text;
 use lunar_target::config::GivenNamespaceIds;
 
 /// Reads the keys. Two namespaces of a file must not have the same value, not even in different subsystems: hosts ignore the second
@@ -18,7 +20,7 @@ pub(super) fn given_ids(
         eui64: s.parsed(p, "eui64", |text| bytes(text, "an EUI64")),
     };
     let shown = [
-        ("uuid", ids.uuid.map(|id| format!("UUID {}", shown_uuid(&id)))),
+        ("uuid", ids.uuid.map(|id| format!("UUID {}", uuid_text(&id)))),
         ("nguid", ids.nguid.map(|id| format!("NGUID {}", super::hex(&id)))),
         ("eui64", ids.eui64.map(|id| format!("EUI64 {}", super::hex(&id)))),
     ];
@@ -50,38 +52,20 @@ fn or_none<const LEN: usize>(
     if text == NONE { Ok([0; LEN]) } else { parse(text) }
 }
 
-/// A UUID with its hyphens.
-pub(crate) fn shown_uuid(uuid: &[u8; 16]) -> String {
-    let digits = super::hex(uuid);
-    [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| &digits[part]).join("-")
-}
-
 fn uuid(text: &str) -> Result<[u8; 16], InvalidValue> {
     let digits = text.strip_prefix("uuid.").unwrap_or(text);
-    let has_hyphens = [8, 13, 18, 23].iter().all(|at| digits.as_bytes().get(*at) == Some(&b'-'));
-    let uuid = parsed(&digits.replace('-', "")).filter(|_| has_hyphens && digits.len() == 36);
+    let uuid = is_uuid(digits).then(|| parsed(digits)).flatten();
     checked(uuid, text, "a UUID", "write it as f81d4fae-7dec-11d0-a765-00a0c91e6bf6")
 }
 
 /// Bytes in hexadecimal digits, also as Linux shows them in `nguid` (with hyphens) and in `wwid` (with a prefix).
 fn bytes<const LEN: usize>(text: &str, what: &str) -> Result<[u8; LEN], InvalidValue> {
-    let digits = ["eui.", "0x"].iter().find_map(|prefix| text.strip_prefix(prefix)).unwrap_or(text);
-    let separators = ['-', ' ', ':'];
-    checked(
-        parsed(&digits.replace(separators, "")),
-        text,
-        what,
-        &format!("write {} hexadecimal digits", 2 * LEN),
-    )
+    let hint = format!("write {} hexadecimal digits", 2 * LEN);
+    checked(parsed(without_prefix(text, "eui.")), text, what, &hint)
 }
 
 fn parsed<const LEN: usize>(digits: &str) -> Option<[u8; LEN]> {
-    let is_whole = digits.len() == 2 * LEN && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let mut bytes = [0; LEN];
-    for (byte, at) in bytes.iter_mut().zip((0..).step_by(2)) {
-        *byte = u8::from_str_radix(digits.get(at..at + 2).filter(|_| is_whole)?, 16).ok()?;
-    }
-    Some(bytes)
+    bytes_of(&digits.replace(['-', ':'], ""))?.try_into().ok()
 }
 
 fn checked<const LEN: usize>(
@@ -106,6 +90,7 @@ fn checked<const LEN: usize>(
 
 #[cfg(test)]
 mod tests {
+    use super::uuid_text;
     use crate::config::parse;
     use crate::config::tests::problems;
     use lunar_target::config::GivenNamespaceIds;
@@ -146,7 +131,7 @@ mod tests {
             assert_eq!(ids(&format!("eui64 = \"{text}\"")), of(None, None, Some([1, 2, 3, 4, 5, 6, 7, 8])));
         }
         assert_eq!(ids(""), BTreeMap::new());
-        assert_eq!(super::shown_uuid(&uuid), UUID);
+        assert_eq!(uuid_text(&uuid), UUID);
     }
 
     #[test]

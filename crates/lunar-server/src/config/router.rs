@@ -9,6 +9,7 @@ pub use super::access::Grant;
 pub use failover::Failover;
 pub(super) use remote_url::OwnSubsystems;
 pub use remote_url::{RemoteAddress, RemoteUrl};
+pub(super) use upstream::is_uuid;
 pub use upstream::{Reach, UpstreamConfig, UpstreamPolicy, UpstreamSource};
 
 use super::access::AccessLists;

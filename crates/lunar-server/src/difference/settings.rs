@@ -6,9 +6,9 @@ use crate::config::router::{
 };
 use crate::config::{
     Config, Filter, GatewayConfig, IdentityKeys, LunConfig, NONE, ServerConfig, SubsystemConfig, Target, hex,
-    shown_uuid,
 };
 use lunar_api::https::{CredentialFiles, HttpsSettings};
+use lunar_initiator::nvme::uuid_text;
 use lunar_proto::duration;
 use lunar_proto::size;
 use lunar_runtime::CoreSelection;
@@ -386,7 +386,7 @@ fn or_none(id: &[u8], shown: String) -> String {
 /// The identifiers that are given to a namespace.
 fn given_ids(GivenNamespaceIds { uuid, nguid, eui64 }: GivenNamespaceIds) -> [Setting; 3] {
     [
-        setting("uuid", uuid.map_or_else(String::new, |id| or_none(&id, shown_uuid(&id)))),
+        setting("uuid", uuid.map_or_else(String::new, |id| or_none(&id, uuid_text(&id)))),
         setting("nguid", nguid.map_or_else(String::new, |id| or_none(&id, hex(&id)))),
         setting("eui64", digits(&eui64.map(Vec::from))),
     ]

@@ -119,7 +119,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 }
 
 /// Bytes of hexadecimal digits. Digits may be separated by spaces.
-fn bytes_of(digits: &str) -> Option<Vec<u8>> {
+pub(in crate::config) fn bytes_of(digits: &str) -> Option<Vec<u8>> {
     let digits: Vec<u32> =
         digits.chars().filter(|c| *c != ' ').map(|c| c.to_digit(16)).collect::<Option<_>>()?;
     let pairs = digits.chunks_exact(2);
@@ -128,7 +128,7 @@ fn bytes_of(digits: &str) -> Option<Vec<u8>> {
 }
 
 /// The digits after a prefix that other programs write.
-fn without_prefix<'a>(text: &'a str, prefix: &str) -> &'a str {
+pub(in crate::config) fn without_prefix<'a>(text: &'a str, prefix: &str) -> &'a str {
     [prefix, "0x"].iter().find_map(|prefix| text.strip_prefix(prefix)).unwrap_or(text)
 }
 

@@ -287,7 +287,7 @@ fn identity(text: &str) -> Result<String, InvalidValue> {
     }
 }
 
-fn is_uuid(text: &str) -> bool {
+pub(in crate::config) fn is_uuid(text: &str) -> bool {
     let lengths = text.split('-').map(str::len);
     lengths.eq([8, 4, 4, 4, 12]) && text.bytes().all(|b| b == b'-' || b.is_ascii_hexdigit())
 }
